@@ -1,1 +1,1 @@
-"""What holds for every client: of loops (on asyncio and on uvloop), of threads, and of the in-memory transport."""
+"""Tests that every client must pass: of loops (asyncio and uvloop), of threads, and of the in-memory transport."""

@@ -1,4 +1,4 @@
-"""A client of threads, driven from a loop: what it does is done in a thread, and awaited."""
+"""A client of threads, driven from a loop: its methods run in a thread and are awaited."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import shmrpc
 _END = object()
 
 
-class Awaited:
-    """A call made in a thread once it is awaited, iterated over, or entered."""
+class ThreadedCall:
+    """A call that runs in a thread once it is awaited, iterated over, or entered."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -40,7 +40,7 @@ class Awaited:
 
 
 class AwaitedMethods:
-    """An object of ``shmrpc.sync`` whose methods are awaited, as those of its twin are."""
+    """An object of ``shmrpc.sync`` whose methods are awaited, like those of its counterpart for loops."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
@@ -53,7 +53,7 @@ class AwaitedMethods:
             return lambda: AwaitedBatch(member())
         if not callable(member) or inspect.isclass(member):
             return member
-        return lambda *args, **kwargs: Awaited(lambda: member(*args, **kwargs))
+        return lambda *args, **kwargs: ThreadedCall(lambda: member(*args, **kwargs))
 
     async def __aiter__(self) -> AsyncGenerator[Any, None]:
         items = iter(self._wrapped)

@@ -1,4 +1,4 @@
-"""The clients that a test of the contract is run with, each in turn; every loop's, on both loops."""
+"""Fixtures for tests of the contract: each runs with every kind of client, those of loops on both loops."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.contract import service as contract
 from tests.contract.awaited_client import AwaitedClient
 from tests.helpers.server_process import PATIENCE
 
-#: Makes one more client of the tested service, with these options; to be entered by ``async with``.
+#: Function that makes a client of the tested service, with these options; the test enters it with ``async with``.
 Connect = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where services meet the clients that a test is run with: services are served in the test's own loop."""
+class Harness:
+    """The server and the client side that a test runs with: services are served in the test's own loop."""
 
-    #: ``shmrpc.serve``, or what stands for it here.
+    #: ``shmrpc.serve``, or its counterpart of another transport.
     serve: Callable[..., Any]
-    #: Makes a client of a service, or of one of this name, to be entered by ``async with``.
+    #: Function that makes a client of a service, or of the service with this name, for ``async with``.
     connect: Callable[..., Any]
-    #: Whether a user of these clients awaits what they do. The tests always do.
+    #: True if users of these clients await their calls. The tests always do.
     is_awaited: bool = True
-    #: Whether a deadline is the same instant at both ends. Otherwise the time that is left travels.
+    #: True if a deadline is the same instant at both ends. Otherwise the remaining time travels.
     has_one_clock: bool = True
 
 
@@ -42,44 +42,44 @@ def _connect_in_threads(service: str | shmrpc.Service, *, timeout: float = PATIE
 
 
 @pytest.fixture(params=["loop", "threads", "memory", "nats", "nats from threads"])
-def place(request: pytest.FixtureRequest) -> Place:
-    """Where a test's services and clients meet."""
-    return place_of(request)
+def harness(request: pytest.FixtureRequest) -> Harness:
+    """Return the server and the client side of the test, one kind after the other."""
+    return harness_of(request)
 
 
-def place_of(request: pytest.FixtureRequest) -> Place:
-    """The place that the parameter names."""
+def harness_of(request: pytest.FixtureRequest) -> Harness:
+    """Return the harness that the parameter names."""
     if request.param == "memory":
         network = Network()
-        return Place(network.serve, network.connect)
+        return Harness(network.serve, network.connect)
     if request.param == "nats":
         at = request.getfixturevalue("nats").url
-        return Place(
+        return Harness(
             functools.partial(shmrpc.serve, at=at), functools.partial(_connect_in_loop, at=at), has_one_clock=False
         )
     if request.param == "nats from threads":
         at = request.getfixturevalue("nats").url
-        return Place(
+        return Harness(
             functools.partial(shmrpc.serve, at=at),
             functools.partial(_connect_in_threads, at=at),
             is_awaited=False,
             has_one_clock=False,
         )
     if request.param == "threads":
-        return Place(shmrpc.serve, _connect_in_threads, is_awaited=False)
-    return Place(shmrpc.serve, _connect_in_loop)
+        return Harness(shmrpc.serve, _connect_in_threads, is_awaited=False)
+    return Harness(shmrpc.serve, _connect_in_loop)
 
 
 @pytest.fixture
-async def connect(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Connect]:
-    """What makes clients of the tested service: that of the contract, or what the module names as its ``SERVICE``."""
+async def connect(request: pytest.FixtureRequest, harness: Harness) -> AsyncIterator[Connect]:
+    """Serve the contract's service, or the module's ``SERVICE``, and yield a function that makes clients of it."""
     service: shmrpc.Service = getattr(request.module, "SERVICE", contract.service)
-    async with place.serve(service):
-        yield functools.partial(place.connect, service.name)
+    async with harness.serve(service):
+        yield functools.partial(harness.connect, service.name)
 
 
 @pytest.fixture
 async def client(connect: Connect) -> AsyncIterator[Any]:
-    """A client of the tested service."""
+    """Yield a client of the tested service."""
     async with connect() as client:
         yield client

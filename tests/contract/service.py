@@ -17,7 +17,7 @@ def add(a: int, b: int) -> int:
 
 @service.endpoint
 def deadline(_: int) -> int | None:
-    """The deadline of the call, in nanoseconds."""
+    """Return the deadline of the call, in nanoseconds."""
     return shmrpc.current_call().deadline
 
 
@@ -52,7 +52,7 @@ async def doubled(numbers: AsyncIterator[int]) -> AsyncIterator[int]:
 
 @service.endpoint
 async def first(numbers: AsyncIterator[int]) -> int:
-    """Takes one, and no more."""
+    """Return the first number, and receive no more."""
     async for number in numbers:
         return number
     raise ValueError("none")

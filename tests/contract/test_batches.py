@@ -1,4 +1,4 @@
-"""Calls in one frame of which some cannot be sent, or are of endpoints that are not there: who is told, and where."""
+"""Calls in one frame of which some cannot be sent, or name endpoints that do not exist: where each error is raised."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 
 import shmrpc
-from tests.contract.conftest import Place
+from tests.contract.conftest import Harness
 from tests.helpers.server_process import eventually_in_loop
 
 UNSENDABLE = object()
 
 
 class Broken:
-    """What can be sent, and not be read."""
+    """A value that can be encoded, but not decoded."""
 
 
 def _refuse(data: object) -> Broken:
-    raise ValueError("nobody reads it")
+    raise ValueError("unreadable")
 
 
 shmrpc.register(Broken, lambda value: None, _refuse)
 
 
 def made() -> shmrpc.Service:
-    """A service of the name under which all of these are called."""
+    """Return the service that all tests of this file call."""
     service = shmrpc.Service("tested.batches")
 
     @service.endpoint
@@ -72,13 +72,13 @@ def other() -> shmrpc.Service:
 
 
 async def mapped(results: list[Any], client: Any, *args: Any) -> None:
-    """Appends each result of a map() as it comes."""
+    """Append each result of a map() as it arrives."""
     async for each in client.map(*args):
         results.append(each)
 
 
-async def test_an_endpoint_that_is_not_there_raises_at_its_own_line(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_an_endpoint_that_is_not_there_raises_at_its_own_line(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         async with client.batch() as batch:
             added = batch.add(1, 2)
             for wrong in ("ad", _ad):
@@ -96,9 +96,9 @@ def _ad(a: int, b: int) -> int:
 _ad.__name__ = "ad"
 
 
-async def test_an_endpoint_that_streams_raises_at_its_own_line_and_says_what_to_write(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
-        awaited = place.is_awaited
+async def test_an_endpoint_that_streams_raises_at_its_own_line_and_says_what_to_write(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
+        awaited = harness.is_awaited
         for name, instead in (
             ("count", f"{'async ' if awaited else ''}for item in client.count(...): ..."),
             ("total", f"{'await ' if awaited else ''}client.total(...)"),
@@ -112,15 +112,15 @@ async def test_an_endpoint_that_streams_raises_at_its_own_line_and_says_what_to_
             assert str(raised.value) == f"{name}() streams, and so cannot be called by map(); write `{instead}`"
 
 
-async def test_a_batch_without_a_connection_says_so_at_its_first_line(place: Place) -> None:
-    client = place.connect("tested.batches")
+async def test_a_batch_without_a_connection_raises_at_its_first_line(harness: Harness) -> None:
+    client = harness.connect("tested.batches")
     with pytest.raises(shmrpc.LocalProtocolError, match="not connected"):
         async with client.batch() as batch:
             batch.add(1, 2)
 
 
-async def test_an_argument_that_cannot_be_sent_fails_its_own_call_alone(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_an_argument_that_cannot_be_sent_fails_its_own_call_alone(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         async with client.batch() as batch:
             array = np.arange(50_000)
             sent = [batch.add(1, 2), batch.echo(array), batch.add(1, "x"), batch.add(3, b=4)]
@@ -134,16 +134,16 @@ async def test_an_argument_that_cannot_be_sent_fails_its_own_call_alone(place: P
                 each.result()
 
 
-async def test_a_batch_in_which_no_call_can_be_sent(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_a_batch_in_which_no_call_can_be_sent(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         async with client.batch() as batch:
             wrong = [batch.echo(UNSENDABLE), batch.echo(UNSENDABLE)]
         assert [type(each.exception()) for each in wrong] == [shmrpc.EncodeError] * 2
 
 
 @pytest.mark.parametrize("typed", [False, True])
-async def test_a_map_raises_for_what_cannot_be_sent_when_its_turn_comes(place: Place, typed: bool) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_a_map_raises_for_what_cannot_be_sent_when_its_turn_comes(harness: Harness, typed: bool) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         endpoint = _add if typed else "add"
         results: list[int] = []
         with pytest.raises(shmrpc.EncodeError, match=r"add\(\): an argument cannot be sent"):
@@ -151,8 +151,8 @@ async def test_a_map_raises_for_what_cannot_be_sent_when_its_turn_comes(place: P
         assert results == [0, 2, 4, 6, 8]
 
 
-async def test_a_map_drops_a_result_that_was_read_before_the_next_one_is(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_a_map_drops_a_result_that_was_read_before_the_next_one_is(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         results = aiter(client.map("broken", range(6), chunk=2))
         for value in range(6):
             result = await anext(results)
@@ -174,12 +174,12 @@ def _add(a: int, b: int) -> int:
 _add.__name__ = "add"
 
 
-async def test_a_result_that_cannot_be_read_fails_its_own_call_alone(place: Place) -> None:
-    async with place.serve(made()), place.connect("tested.batches") as client:
+async def test_a_result_that_cannot_be_read_fails_its_own_call_alone(harness: Harness) -> None:
+    async with harness.serve(made()), harness.connect("tested.batches") as client:
         async with client.batch() as batch:
             first, bad, failed, last = batch.broken(1), batch.broken(-1), batch.add("x"), batch.broken(2)
         assert (first.result() == 1).all() and (last.result() == 2).all()
-        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be read.*nobody reads it"):
+        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be read.*unreadable"):
             bad.result()
         assert isinstance(failed.exception(), shmrpc.InvalidArguments)
 
@@ -189,14 +189,14 @@ async def test_a_result_that_cannot_be_read_fails_its_own_call_alone(place: Plac
         assert [int(each[0]) for each in results] == [1, 2]
 
 
-async def test_another_server_answers_the_calls_of_the_endpoints_that_it_has(place: Place) -> None:
+async def test_another_server_answers_the_calls_of_the_endpoints_that_it_has(harness: Harness) -> None:
     """The server goes between the lines of a batch and its end, and the next one has other endpoints."""
-    async with place.serve(made()) as server, place.connect("tested.batches", reconnect=True) as client:
+    async with harness.serve(made()) as server, harness.connect("tested.batches", reconnect=True) as client:
         async with contextlib.AsyncExitStack() as served:
             async with client.batch() as batch:
                 added, echoed, again = batch.add(1, 2), batch.echo(1), batch.add(3, 4)
                 await server.close()
-                await served.enter_async_context(place.serve(other()))
+                await served.enter_async_context(harness.serve(other()))
         assert [added.result(), again.result()] == [-3, -7]
         with pytest.raises(shmrpc.EndpointNotFound, match="'echo'; it has first, add"):
             echoed.result()

@@ -75,7 +75,7 @@ async def test_leaving_the_block_cancels_the_handler(client: Any) -> None:
         await call.read()
 
 
-async def test_what_the_handler_raises(client: Any) -> None:
+async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> None:
     async with client.open("fail_after", 2) as call:
         assert [await call.read(), await call.read()] == [0, 1]
         for _ in range(2):
@@ -138,7 +138,7 @@ async def test_an_item_that_cannot_be_sent(client: Any) -> None:
             await call.read()
 
 
-async def test_what_cannot_be_opened(client: Any) -> None:
+async def test_endpoints_without_suitable_streams_cannot_be_opened(client: Any) -> None:
     for wrong, words in (("add", "no streams"), ("zipped", "takes 2 streams")):
         with pytest.raises(shmrpc.InvalidArguments, match=words):
             async with client.open(wrong):

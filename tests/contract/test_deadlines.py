@@ -1,4 +1,4 @@
-"""Deadlines: kept, told to the handler, handed on to what it calls in its turn; of a stream, of the whole stream."""
+"""Deadlines: kept, visible to the handler, inherited by the calls of the handler, and valid for a whole stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.contract.conftest import Connect, Place
+from tests.contract.conftest import Connect, Harness
 from tests.helpers import stream_service
 from tests.helpers.server_process import eventually_seen, timeouts
 
@@ -20,8 +20,8 @@ SERVICE = stream_service.service
 
 
 @pytest.fixture(autouse=True)
-def nothing_seen() -> None:
-    """It is served in this process, to one test after the other."""
+def forget_seen() -> None:
+    """Forget what earlier tests have done: the service is in this process."""
     stream_service._seen.clear()
 
 
@@ -118,7 +118,7 @@ async def test_a_deadline_ends_a_stream_to_the_server_and_closes_its_source(clie
     assert await eventually_seen(client, "idle:cancelled")
 
 
-async def test_what_a_handler_calls_inherits_its_deadline_and_the_nearer_one_counts(place: Place) -> None:
+async def test_calls_of_a_handler_inherit_its_deadline_and_the_nearer_one_counts(harness: Harness) -> None:
     middle = shmrpc.Service("tested.middle")
 
     @middle.endpoint
@@ -127,8 +127,8 @@ async def test_what_a_handler_calls_inherits_its_deadline_and_the_nearer_one_cou
         here = await inner.remaining()
         return [here, *await asyncio.gather(inner.remaining(), inner.remaining_plainly())]
 
-    async with place.serve(SERVICE), place.serve(middle):
-        async with place.connect(SERVICE.name) as client, place.connect(middle.name) as outer:
+    async with harness.serve(SERVICE), harness.serve(middle):
+        async with harness.connect(SERVICE.name) as client, harness.connect(middle.name) as outer:
             assert await outer.ask(None) == [None] * 3
             timed = outer.with_options(timeout=600)
             for inner, least, most in ((None, 500, 600), (6000, 500, 600), (300, 200, 300)):
@@ -138,7 +138,7 @@ async def test_what_a_handler_calls_inherits_its_deadline_and_the_nearer_one_cou
             assert all(200 < each <= 300 for each in await outer.ask(300))
 
 
-async def test_streams_and_maps_that_a_handler_makes_inherit_its_deadline(place: Place) -> None:
+async def test_streams_and_maps_that_a_handler_makes_inherit_its_deadline(harness: Harness) -> None:
     inner = shmrpc.Service("tested.inner")
 
     @inner.endpoint
@@ -163,20 +163,20 @@ async def test_streams_and_maps_that_a_handler_makes_inherit_its_deadline(place:
             by_hand = await call.read()
         return [*streamed, *mapped, batched.result(), by_hand]
 
-    async with place.serve(inner), place.serve(middle):
-        async with place.connect(inner.name) as client, place.connect(middle.name) as outer:
+    async with harness.serve(inner), harness.serve(middle):
+        async with harness.connect(inner.name) as client, harness.connect(middle.name) as outer:
             assert await outer.ask() == [None] * 8
             left = await outer.with_options(timeout=600).ask()
             assert len(left) == 8 and all(each is not None and 500 < each <= 600 for each in left), left
 
 
-async def test_no_deadline_is_none_in_a_handler_too(place: Place) -> None:
+async def test_no_deadline_is_none_in_a_handler_too(harness: Harness) -> None:
     service = shmrpc.Service("tested.unbound")
 
     @service.endpoint
     async def outer() -> list[object]:
         free = client.with_options(timeout=math.inf)
-        async with place.connect("tested.unbound", call_timeout=math.inf) as other:
+        async with harness.connect("tested.unbound", call_timeout=math.inf) as other:
             calls = [client.remaining(), free.remaining(), free.with_options(metadata={"a": "b"}).remaining()]
             return [await call for call in [*calls, other.remaining(), other.with_options(timeout=5).remaining()]]
 
@@ -184,12 +184,12 @@ async def test_no_deadline_is_none_in_a_handler_too(place: Place) -> None:
     async def remaining() -> float | None:
         return shmrpc.current_call().remaining()
 
-    async with place.serve(service), place.connect("tested.unbound") as client:
+    async with harness.serve(service), harness.connect("tested.unbound") as client:
         bound, *free, timed = await client.with_options(timeout=600).outer()
         assert 5 < bound <= 600 and free == [None] * 3 and 0 < timed <= 5
 
 
-async def test_a_handlers_deadline_does_not_bind_what_outlives_it(place: Place) -> None:
+async def test_a_handlers_deadline_does_not_bind_what_outlives_it(harness: Harness) -> None:
     service = shmrpc.Service("tested.left")
     over = asyncio.Event()
     left: list[asyncio.Task[object]] = []
@@ -225,7 +225,7 @@ async def test_a_handlers_deadline_does_not_bind_what_outlives_it(place: Place) 
     def add(a: int, b: int) -> int:
         return a + b
 
-    async with place.serve(service), place.connect("tested.left") as client:
+    async with harness.serve(service), harness.connect("tested.left") as client:
         for timeout in timeouts():
             left.clear()
             over.clear()

@@ -1,4 +1,4 @@
-"""What stands around each call, at clients of every kind: its order, what it refuses and adds, and how it is left."""
+"""Interceptors of clients of every kind: their order, what they refuse and add, and how they are left."""
 
 from __future__ import annotations
 
@@ -10,44 +10,47 @@ import pytest
 
 import shmrpc
 from shmrpc.service.interceptors import Interceptor
-from tests.contract.conftest import Place
+from tests.contract.conftest import Harness
 from tests.helpers.intercepted_service import ONE_RESULT, STREAMS, Log, call, make_service, no_manager, refuse
 from tests.helpers.server_process import eventually_in_loop, forever_expires
 
 
 @contextlib.asynccontextmanager
 async def connected(
-    place: Place,
+    harness: Harness,
     server: Sequence[Interceptor],
     client: Sequence[Interceptor],
     steps: list[str] | None = None,
 ) -> AsyncIterator[Any]:
-    """A client of the service, with these interceptors at either side; plain ones at that of threads."""
+    """Yield a client of the service, with these interceptors at both sides; a client of threads gets plain ones."""
     service = make_service(steps)
-    async with place.serve(service, interceptors=server), place.connect(service.name, interceptors=client) as client_:
+    async with (
+        harness.serve(service, interceptors=server),
+        harness.connect(service.name, interceptors=client) as client_,
+    ):
         yield client_
 
 
 @pytest.mark.parametrize("endpoint", [*ONE_RESULT, *STREAMS])
-async def test_the_first_interceptor_is_the_outermost(place: Place, endpoint: str) -> None:
+async def test_the_first_interceptor_is_the_outermost(harness: Harness, endpoint: str) -> None:
     log = Log()
     server, client = [log.plain("s1"), log.suspending("s2")], [log.plain("c1"), log.plain("c2")]
-    async with connected(place, server, client, log.steps) as caller:
+    async with connected(harness, server, client, log.steps) as caller:
         await call(caller, endpoint)
     assert log.steps == ["c1 in", "c2 in", "s1 in", "s2 in", "handler", "s2 out", "s1 out", "c2 out", "c1 out"]
 
 
 @pytest.mark.parametrize("endpoint", [*ONE_RESULT, *STREAMS])
-async def test_a_call_that_the_client_refuses_is_not_sent(place: Place, endpoint: str) -> None:
+async def test_a_call_that_the_client_refuses_is_not_sent(harness: Harness, endpoint: str) -> None:
     log = Log()
-    async with connected(place, [log.plain("server")], [log.plain("outer"), refuse, log.plain("inner")]) as client:
+    async with connected(harness, [log.plain("server")], [log.plain("outer"), refuse, log.plain("inner")]) as client:
         with pytest.raises(PermissionError) as caught:
             await call(client, endpoint)
     assert not isinstance(caught.value, shmrpc.RemoteError)
     assert log.steps == ["outer in", "outer PermissionError"]
 
 
-async def test_metadata_that_an_interceptor_adds_reaches_the_handler_and_its_reply_comes_back(place: Place) -> None:
+async def test_metadata_that_an_interceptor_adds_reaches_the_handler_and_its_reply_comes_back(harness: Harness) -> None:
     calls: list[shmrpc.Call] = []
 
     @contextlib.contextmanager
@@ -57,7 +60,7 @@ async def test_metadata_that_an_interceptor_adds_reaches_the_handler_and_its_rep
         yield
         call.metadata["answered"] = call.reply_metadata["answer"]
 
-    async with connected(place, [], [ask]) as client:
+    async with connected(harness, [], [ask]) as client:
         assert await client.exchange_metadata() == "6*7"
         assert await client.with_options(metadata={"question": "other"}).exchange_metadata() == "6*7"
         assert await client.exchange_metadata() == "6*7"
@@ -65,7 +68,7 @@ async def test_metadata_that_an_interceptor_adds_reaches_the_handler_and_its_rep
 
 
 async def test_reply_metadata_of_a_server_interceptor_comes_back_with_results_failures_and_streams(
-    place: Place,
+    harness: Harness,
 ) -> None:
     seen: list[Any] = []
 
@@ -83,7 +86,7 @@ async def test_reply_metadata_of_a_server_interceptor_comes_back_with_results_fa
         finally:
             seen.append(call.reply_metadata.get("stamp"))
 
-    async with connected(place, [stamp], [read]) as client:
+    async with connected(harness, [stamp], [read]) as client:
         for endpoint in (*ONE_RESULT, *STREAMS):
             await call(client, endpoint)
         with pytest.raises(KeyError):
@@ -92,10 +95,10 @@ async def test_reply_metadata_of_a_server_interceptor_comes_back_with_results_fa
     assert seen == [*ONE_RESULT, *STREAMS, "fails", "total"]
 
 
-async def test_exceptions_go_through_every_interceptor_of_both_sides(place: Place) -> None:
+async def test_exceptions_go_through_every_interceptor_of_both_sides(harness: Harness) -> None:
     log = Log()
     server, client = [log.suspending("s1"), log.plain("s2")], [log.plain("c1"), log.plain("c2")]
-    async with connected(place, server, client) as caller:
+    async with connected(harness, server, client) as caller:
         with pytest.raises(KeyError):
             await caller.fails()
         with pytest.raises(KeyError):
@@ -105,7 +108,7 @@ async def test_exceptions_go_through_every_interceptor_of_both_sides(place: Plac
 
 
 @pytest.mark.parametrize("side", ["server", "client"])
-async def test_an_interceptor_may_give_another_exception_in_the_place_of_one(place: Place, side: str) -> None:
+async def test_an_interceptor_may_give_another_exception_in_the_place_of_one(harness: Harness, side: str) -> None:
     @contextlib.contextmanager
     def translate(call: shmrpc.Call) -> Iterator[None]:
         try:
@@ -114,7 +117,7 @@ async def test_an_interceptor_may_give_another_exception_in_the_place_of_one(pla
             raise LookupError("translated") from error
 
     server, client = ([translate], []) if side == "server" else ([], [translate])
-    async with connected(place, server, client) as caller:
+    async with connected(harness, server, client) as caller:
         for attempt in (caller.fails, lambda: anext(_past_one(caller.fails_midway()))):
             with pytest.raises(LookupError, match="translated") as caught:
                 await attempt()
@@ -130,7 +133,7 @@ async def _past_one(items: Any) -> AsyncIterator[Any]:
         first = False
 
 
-async def test_an_interceptor_may_give_a_failure_away(place: Place) -> None:
+async def test_an_interceptor_may_give_a_failure_away(harness: Harness) -> None:
     log = Log()
 
     @contextlib.contextmanager
@@ -138,15 +141,15 @@ async def test_an_interceptor_may_give_a_failure_away(place: Place) -> None:
         with contextlib.suppress(KeyError):
             yield
 
-    async with connected(place, [], [log.plain("outer"), forgive]) as client:
+    async with connected(harness, [], [log.plain("outer"), forgive]) as client:
         assert await client.fails() is None
         assert [item async for item in client.fails_midway()] == [1]
     assert log.steps == ["outer in", "outer out"] * 2
 
 
-async def test_a_stream_that_is_left_early_leaves_the_interceptors_of_both_sides(place: Place) -> None:
+async def test_a_stream_that_is_left_early_leaves_the_interceptors_of_both_sides(harness: Harness) -> None:
     log = Log()
-    async with connected(place, [log.plain("server")], [log.plain("client")]) as client:
+    async with connected(harness, [log.plain("server")], [log.plain("client")]) as client:
         items = aiter(client.endless())
         await anext(items)
         await items.aclose()
@@ -155,16 +158,16 @@ async def test_a_stream_that_is_left_early_leaves_the_interceptors_of_both_sides
     assert [step for step in log.steps if "server" in step] == ["server in", "server CancelledError"]
 
 
-async def test_a_call_with_a_stream_to_the_server_is_inside_the_interceptors(place: Place) -> None:
+async def test_a_call_with_a_stream_to_the_server_is_inside_the_interceptors(harness: Harness) -> None:
     log = Log()
-    async with connected(place, [log.plain("server")], [log.plain("client")], log.steps) as client:
+    async with connected(harness, [log.plain("server")], [log.plain("client")], log.steps) as client:
         assert await client.total(iter([1, 2])) == 3
     assert log.steps == ["client in", "server in", "handler", "server out", "client out"]
 
 
-async def test_a_stream_that_is_written_by_hand_is_inside_the_interceptors(place: Place) -> None:
+async def test_a_stream_that_is_written_by_hand_is_inside_the_interceptors(harness: Harness) -> None:
     log = Log()
-    async with connected(place, [log.plain("server")], [log.plain("client")], log.steps) as client:
+    async with connected(harness, [log.plain("server")], [log.plain("client")], log.steps) as client:
         async with client.open("total") as call:
             log.steps.append("written")
             await call.write(1)
@@ -175,15 +178,15 @@ async def test_a_stream_that_is_written_by_hand_is_inside_the_interceptors(place
     assert log.steps[-3:] == ["server out", "client out", "left"]
 
 
-async def test_a_deadline_goes_through_the_interceptors_of_both_sides(place: Place) -> None:
+async def test_a_deadline_goes_through_the_interceptors_of_both_sides(harness: Harness) -> None:
     log = Log()
-    async with connected(place, [log.plain("server")], [log.plain("client")]) as client:
+    async with connected(harness, [log.plain("server")], [log.plain("client")]) as client:
         await forever_expires(client, lambda: "server in" in log.steps, log.steps.clear)
         assert await eventually_in_loop(lambda: len(log.steps) == 4)
     assert set(log.steps[2:]) == {"client DeadlineExceeded", "server CancelledError"}
 
 
-async def test_a_call_one_way_is_inside_the_interceptors_of_both_sides(place: Place) -> None:
+async def test_a_call_one_way_is_inside_the_interceptors_of_both_sides(harness: Harness) -> None:
     log = Log()
     questions: list[Any] = []
 
@@ -197,7 +200,7 @@ async def test_a_call_one_way_is_inside_the_interceptors_of_both_sides(place: Pl
         call.metadata["question"] = "6*7"
         yield
 
-    async with connected(place, [hear], [log.plain("client"), ask_only]) as client:
+    async with connected(harness, [hear], [log.plain("client"), ask_only]) as client:
         await client.notify("plain")
         assert await eventually_in_loop(lambda: len(questions) == 1)
     assert questions == ["6*7"]
@@ -205,7 +208,7 @@ async def test_a_call_one_way_is_inside_the_interceptors_of_both_sides(place: Pl
 
 
 @pytest.mark.parametrize("endpoint", [*ONE_RESULT, *STREAMS])
-async def test_an_interceptor_that_gives_no_context_manager_is_named(place: Place, endpoint: str) -> None:
-    async with connected(place, [], [no_manager]) as client:
+async def test_an_interceptor_that_gives_no_context_manager_is_named(harness: Harness, endpoint: str) -> None:
+    async with connected(harness, [], [no_manager]) as client:
         with pytest.raises(TypeError, match=r"no_manager.*expected a (plain )?context manager"):
             await call(client, endpoint)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import shmrpc
-from tests.contract.conftest import Connect, Place
+from tests.contract.conftest import Connect, Harness
 
 
-async def test_its_deadline_is_of_the_whole_map(client: Any, place: Place) -> None:
+async def test_its_deadline_is_of_the_whole_map(client: Any, harness: Harness) -> None:
     timed = client.with_options(timeout=600)
     deadlines = [each async for each in timed.map("deadline", range(12), chunk=2)]
     assert len(deadlines) == 12
     assert None not in deadlines
-    if place.has_one_clock:
+    if harness.has_one_clock:
         assert len(set(deadlines)) == 1
-    else:  # What was left when each frame was sent: the way of each may take another time, and not that long.
+    else:  # Each frame carries the time that was left when it was sent, and frames take different times, all short.
         assert max(deadlines) - min(deadlines) < 100e9
 
 

@@ -47,7 +47,7 @@ async def test_each_call_through_an_option_adds_to_the_same_dict(client: Any) ->
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_is_set_before_the_first_item_is_there_with_it(client: Any, fails: bool) -> None:
+async def test_metadata_set_before_the_first_item_arrives_with_it(client: Any, fails: bool) -> None:
     reply: Metadata = {}
     stream = aiter(client.with_options(reply_metadata=reply).metadata_and_items(_MANY, fails=fails))
     assert await anext(stream) == 0
@@ -78,7 +78,7 @@ async def test_of_a_call_with_a_stream_to_the_server(client: Any) -> None:
     assert reply == {"items": "10"}
 
 
-async def test_what_is_no_dict_does_not_get_it(client: Any) -> None:
+async def test_reply_metadata_must_be_a_dict(client: Any) -> None:
     for wrong in ("text", 5, [("a", "b")]):
         with pytest.raises(TypeError, match="reply_metadata: expected a dict"):
             client.with_options(reply_metadata=wrong)

@@ -1,4 +1,4 @@
-"""A server that has enough to do: what comes on top waits in line, or is told so and was certainly not executed."""
+"""An overloaded server: further calls wait in line, or fail with the certainty that they were not executed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 import shmrpc
-from tests.contract.conftest import Place
+from tests.contract.conftest import Harness
 from tests.helpers.server_process import eventually_in_loop
 
 
-async def test_a_call_that_finds_no_place_in_the_line_was_not_executed(place: Place) -> None:
+async def test_a_call_that_finds_no_place_in_the_line_was_not_executed(harness: Harness) -> None:
     service, release = shmrpc.Service("tested.full"), asyncio.Event()
     begun: list[str] = []
 
@@ -21,8 +21,8 @@ async def test_a_call_that_finds_no_place_in_the_line_was_not_executed(place: Pl
         await release.wait()
         return name
 
-    async with place.serve(service, max_in_flight=1, max_waiting=1) as server:
-        async with place.connect(service.name) as client:
+    async with harness.serve(service, max_in_flight=1, max_waiting=1) as server:
+        async with harness.connect(service.name) as client:
             first = asyncio.ensure_future(client.hold("first"))
             assert await eventually_in_loop(lambda: server.in_flight == 1)
             second = asyncio.ensure_future(client.hold("second"))

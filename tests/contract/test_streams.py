@@ -15,7 +15,7 @@ async def test_every_item_comes_in_order(client: Any, n: int) -> None:
     assert [item async for item in client.count(n)] == list(range(n))
 
 
-async def test_what_a_handler_raises_comes_after_its_last_item(client: Any) -> None:
+async def test_an_error_of_a_handler_comes_after_its_last_item(client: Any) -> None:
     items = []
     with pytest.raises(ValueError, match="no more") as raised:
         async for item in client.count_and_fail(3):
@@ -29,7 +29,7 @@ async def test_every_item_goes_in_order(client: Any) -> None:
     assert [item async for item in client.doubled(iter(range(10_000)))] == list(range(0, 20_000, 2))
 
 
-async def test_what_a_source_raises_is_raised_to_its_caller_as_it_is(client: Any) -> None:
+async def test_an_error_of_a_source_is_raised_unchanged_to_its_caller(client: Any) -> None:
     def failing() -> Iterator[int]:
         yield 1
         raise KeyError("mine") from OSError("the cause")

@@ -1,4 +1,4 @@
-"""Whether a value fits the text of a type. Written without msgspec, to check texts that were made with it."""
+"""Checks of values against the text of a type, without msgspec, for texts that msgspec helped to make."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Types:
         self._sent = sent
 
     def fits(self, value: Any, text: str) -> bool:
-        """Whether the value is of the type that the text names."""
+        """Return True if the value is of the type that the text names."""
         return self._fits(value, ast.parse(text, mode="eval").body)
 
     def _fits(self, value: Any, node: ast.expr) -> bool:
@@ -117,7 +117,7 @@ def _named(node: ast.expr) -> Any:
 
 
 def _fits_array(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type such as ``numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]``."""
+    """Return True if a value is of a type such as ``numpy.ndarray[tuple[int], numpy.dtype[numpy.uint8]]``."""
     assert typing.get_origin(kind) is numpy.ndarray, kind
     shape, dtype = typing.get_args(kind)
     lengths = typing.get_args(shape)

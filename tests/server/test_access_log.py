@@ -52,14 +52,14 @@ _begun: list[bool] = []
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.ERROR, "shmrpc.server")  # It warns of who holds the loop, as a busy machine does.
-    caplog.set_level(logging.CRITICAL, "shmrpc.server.failures")  # It says what was raised, tracebacks and all.
-    caplog.set_level(logging.INFO, "shmrpc.access")  # The last one is the level of what is captured, too.
+    caplog.set_level(logging.ERROR, "shmrpc.server")  # Without warnings of a held loop: a busy machine causes them.
+    caplog.set_level(logging.CRITICAL, "shmrpc.server.failures")  # Without tracebacks of what handlers raise.
+    caplog.set_level(logging.INFO, "shmrpc.access")  # The last level set is the level of the capturing handler, too.
     return caplog
 
 
 def ended(log: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Endpoint and outcome of each line."""
+    """Return the endpoint and the outcome of each line."""
     return [(record.__dict__["rpc_endpoint"], record.__dict__["rpc_outcome"]) for record in log.records]
 
 

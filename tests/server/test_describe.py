@@ -1,4 +1,4 @@
-"""What a live service says of itself: is it there, is it true, is it readable."""
+"""The description of a live service: complete, true and readable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.helpers.server_process import ServerProcess
 from tests.server.plain_values import Types
 from tests.typing_contract.carried import carried
 from tests.typing_contract.offered import Point, add, offered, points, total
-from tests.typing_contract.varied import Line, Place, Vector, varied
+from tests.typing_contract.varied import Address, Line, Vector, varied
 
 LOOP = "uvloop"
 
@@ -40,7 +40,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 LOCAL = datetime.datetime(2030, 1, 2, 3, 4, 5)
 ID = uuid.uuid4()
 
-#: Calls with arguments in all the forms that they are said to be accepted in.
+#: Calls with arguments in all the forms that the description accepts.
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("plain", (1, 1.5, "text", b"raw", True)),
     ("plain", (1, 1, "text", bytearray(b"raw"), True, None)),
@@ -77,7 +77,7 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("untold", ({"any": [1]}, 2)),
     ("list", (1,)),
     ("datetime", ()),
-    ("Place", ("red",)),
+    ("Address", ("red",)),
     ("close", (1,)),
     ("import", ()),
     ("deep.er.add", (1,)),
@@ -173,7 +173,7 @@ REGISTERED_CALLS: list[tuple[str, tuple[Any, ...]]] = [
 
 @pytest.fixture
 async def client() -> AsyncIterator[shmrpc.Client]:
-    """A client that knows the service by name only."""
+    """Yield a client that knows the service by name only."""
     async with shmrpc.serve(varied), shmrpc.connect("varied") as client:
         yield client
 
@@ -193,12 +193,12 @@ async def test_types_without_classes_are_those_that_arrive(
 async def check_types(
     client: shmrpc.Client, description: shmrpc.Description, name: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Whether the arguments are of the types that are said to be accepted, and the result of that which is given."""
+    """Check the arguments and the result of a call against the types of the description."""
     endpoint = next(each for each in description.endpoints if each.name == name)
     sent, received = Types(description.types, sent=True), Types(description.types, sent=False)
     accepted = [each.accepts for each in endpoint.parameters]
     for argument, text in zip(arguments, accepted, strict=False):
-        assert sent.fits(argument, text), f"{argument!r} is not said to be accepted as {text}"
+        assert sent.fits(argument, text), f"the description does not accept {argument!r} as {text}"
     result = await client.call(name, *arguments)
     assert received.fits(result, endpoint.gives), f"{result!r} arrived, not {endpoint.gives}"
 
@@ -248,7 +248,7 @@ async def test_registered_classes_arrive_as_the_description_says_where_they_are_
         ("table", ([1],)),
     ],
 )
-async def test_what_is_not_said_to_be_accepted_is_refused(name: str, arguments: tuple[Any, ...]) -> None:
+async def test_arguments_that_the_description_excludes_are_refused(name: str, arguments: tuple[Any, ...]) -> None:
     description = describe_service(carried)
     parameters = next(each for each in description.endpoints if each.name == name).parameters
     sent = Types(description.types, sent=True)
@@ -350,7 +350,7 @@ async def test_the_live_service_describes_itself(client: shmrpc.Client) -> None:
     assert by_name["moved"].kind == "bidirectional"
     assert by_name["ticks"].kind == "server stream"
     assert (by_name["countdown"].kind, by_name["countdown"].run_in) == ("server stream", "thread")
-    assert by_name["plain"].docstring.startswith("Adds nothing.\n\nIt has")
+    assert by_name["plain"].docstring.startswith("Add nothing.\n\nIt has")
     by, only = by_name["keywords"].parameters[1], by_name["keywords"].parameters[2]
     assert (by.kind, only.kind, only.required) == ("positional or keyword", "keyword only", True)
     level = by_name["choices"].parameters[1]
@@ -386,7 +386,7 @@ async def test_describing_without_a_connection_says_how_to_connect() -> None:
         shmrpc.sync.connect("varied").describe()
 
 
-def test_classes_of_one_name_are_told_apart() -> None:
+def test_classes_with_the_same_name_are_distinguished() -> None:
     def another() -> Any:
         class Point(msgspec.Struct):
             label: str
@@ -454,9 +454,9 @@ def test_the_command_line_describes_a_live_service() -> None:
     with ServerProcess("tests.typing_contract.varied:varied"):
         text = run("describe", "varied")
         assert text.stderr == ""
-        assert "\nsettled(place: Place) -> Place\n" in text.stdout
+        assert "\nsettled(address: Address) -> Address\n" in text.stdout
         assert "\ncountdown(start: int) -> stream of int    [runs in a thread]\n" in text.stdout
-        assert "\nlist(count: int) -> dict[str, int]\n    Its name is that of" in text.stdout
+        assert "\nlist(count: int) -> dict[str, int]\n    Carry the name of" in text.stdout
         assert "\nkeywords(self: int, /, both: int, *, only: int, optional: int = 1) -> list[int]\n" in text.stdout
         assert "\nLine (dataclass)\n    start: Point\n    end: Point\n    colour: Colour = Colour.RED\n" in text.stdout
         assert "\nBox[int] (struct)\n    value: int\n" in text.stdout
@@ -481,12 +481,12 @@ async def test_a_client_of_the_service_object_has_results_of_the_declared_types(
     async with shmrpc.serve(varied), shmrpc.connect(varied) as client:
         line = await client.line({"start": {"x": 1}, "end": {"x": 2}})
         assert type(line) is Line
-        assert type(await client.with_options(timeout=60).settled(Place("Main", 1))) is Place
-        assert await client.with_options(metadata={"a": "b"}).settled(Place("Main", 1)) == Place("Main", 1)
+        assert type(await client.with_options(timeout=60).settled(Address("Main", 1))) is Address
+        assert await client.with_options(metadata={"a": "b"}).settled(Address("Main", 1)) == Address("Main", 1)
         assert type((await client.vector((1, 2), (1,)))[0]) is Vector
         assert [type(point).__name__ async for point in client.ticks(2)] == ["Point", "Point"]
         assert type(await client.call("line", line)) is Line
-        assert [type(each) async for each in client.map("settled", [Place("Main", 1)])] == [Place]
+        assert [type(each) async for each in client.map("settled", [Address("Main", 1)])] == [Address]
         assert await client.deep.er.add(1) == 3
         assert (await client.texts(NOW, NOW.date(), NOW.time(), datetime.timedelta(1), "1.5"))[4] == decimal.Decimal(
             "1.5"
@@ -499,11 +499,11 @@ def test_a_client_without_a_loop_has_results_of_the_declared_types() -> None:
         assert type(line) is Line
         assert type(client.with_options(timeout=60).line(line)) is Line
         assert [type(point).__name__ for point in client.ticks(2)] == ["Point", "Point"]
-        assert [type(each) for each in client.map("settled", [Place("Main", 1)])] == [Place]
+        assert [type(each) for each in client.map("settled", [Address("Main", 1)])] == [Address]
         assert client.describe() == describe_service(varied)
 
 
-async def test_what_type_checkers_accept_works() -> None:
+async def test_calls_that_type_checkers_accept_work() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
         yield 2

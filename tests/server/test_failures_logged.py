@@ -86,7 +86,7 @@ async def client(caplog: pytest.LogCaptureFixture) -> AsyncIterator[shmrpc.Clien
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The messages so far."""
+    """Return the messages so far."""
     assert all(record.name == "shmrpc.server.failures" for record in caplog.records)
     return [record.getMessage() for record in caplog.records]
 
@@ -162,7 +162,9 @@ async def test_a_result_that_cannot_be_sent_is(client: shmrpc.Client, caplog: py
     assert message.startswith("tested.logged.unsendable() failed: unsendable() returned object, which cannot be sent")
 
 
-async def test_what_a_callers_own_source_raised_is_not(client: shmrpc.Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_the_callers_own_source_is_not_logged(
+    client: shmrpc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
     def source() -> Iterator[int]:
         yield 1
         raise Mistake("of the caller's")
@@ -172,7 +174,7 @@ async def test_what_a_callers_own_source_raised_is_not(client: shmrpc.Client, ca
     assert logged(caplog) == []
 
 
-async def test_one_of_a_handler_that_nobody_waits_for_any_more_is(
+async def test_an_error_of_a_handler_after_its_caller_left_is_logged(
     client: shmrpc.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TimeoutError):
@@ -215,7 +217,7 @@ async def test_a_storm_is_one_traceback_and_a_number(
     )
 
 
-async def test_a_storm_that_goes_on_is_told_in_numbers(
+async def test_a_storm_that_goes_on_is_logged_in_numbers(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_log, "QUIET_PERIOD", 0.001)

@@ -78,7 +78,7 @@ _CALL = shmrpc.Call(None, "tested")  # type: ignore[arg-type]
 
 
 async def _outside_a_task(eager: EagerStarter, coroutine: object) -> object:
-    """Runs it as a callback of the loop does: with no task around."""
+    """Run the coroutine in a callback of the loop, outside any task, and return its result."""
     future = asyncio.get_running_loop().create_future()
 
     def callback() -> None:

@@ -26,7 +26,7 @@ class Stranger(BaseException):
 
 
 class OfTwo(Exception):
-    """It is pickled with one argument, and made of two."""
+    """An exception that is pickled with one argument and made of two."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
@@ -42,7 +42,7 @@ def deeper() -> None:
 
 
 def too_deep() -> None:
-    """Ends as a recursion without an end does, a little sooner."""
+    """Raise RecursionError, at a lower limit than Python's own."""
     sys.setrecursionlimit(SHALLOW)
     try:
         deeper()
@@ -76,7 +76,7 @@ def add(a: int, b: int) -> int:
 
 @service.endpoint
 async def alarm() -> None:
-    """Sends the caller a signal, and never answers."""
+    """Send the caller a signal, and never reply."""
     os.kill(shmrpc.current_call().pid, signal.SIGUSR1)
     await asyncio.Event().wait()
 
@@ -221,7 +221,7 @@ async def items_of(stream: Any) -> list[Any]:
 
 
 async def of_batch(client: shmrpc.Client, *names: str, kind: str) -> Any:
-    """The failure of the first call of a batch, the others of which succeed."""
+    """Raise the failure of the first call of a batch whose sums succeed."""
     async with client.batch() as batch:
         calls = [batch.call(name, kind) for name in names]
         sums = [batch.add(n, 1) for n in range(20)]
@@ -237,7 +237,7 @@ async def of_map(client: shmrpc.Client, name: str, kind: str) -> Any:
 
 
 Form = Callable[[shmrpc.Client, str], Awaitable[Any]]
-#: How a handler comes to raise it.
+#: The ways in which a handler comes to raise an exception.
 FORMS: dict[str, Form] = {
     "a plain def": lambda client, kind: client.plain(kind),
     "by keyword": lambda client, kind: client.plain(kind=kind),
@@ -274,12 +274,12 @@ KINDS = [
     "CancelledError",
     "Stranger",
 ]
-#: Those that would have ended a program: the server's log has them.
+#: Exceptions that would have ended a program: the server's log has them.
 LOGGED = {"SystemExit", "KeyboardInterrupt", "GeneratorExit", "Stranger"}
 
 
 def expected_type(form: str, kind: str) -> tuple[str, ...]:
-    """The name by which it arrives."""
+    """Return the possible type names of the exception that arrives."""
     if kind == "StopIteration":  # Python makes the other one of it where a coroutine or a generator is left.
         return "builtins.StopIteration", "builtins.RuntimeError"
     if kind == "StopAsyncIteration" and ("async generator" in form or form.startswith("a generator in a thread")):
@@ -296,12 +296,12 @@ def each_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_logged(caplog: pytest.LogCaptureFixture, kind: str) -> bool:
-    """Whether the server has logged it, with its traceback."""
+    """Return True if the server has logged an exception of this kind, with its traceback."""
     return any(record.exc_info is not None and record.exc_info[0].__name__ == kind for record in caplog.records)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_handler_raises_is_its_calls_failure(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_handler_fails_its_own_call_alone(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async with shmrpc.serve(service), shmrpc.connect(service.name) as client, shmrpc.connect(service.name) as other:
         for form, call in FORMS.items():
             caplog.clear()
@@ -316,7 +316,7 @@ async def test_what_a_handler_raises_is_its_calls_failure(kind: str, caplog: pyt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_is_so_without_a_loop(kind: str) -> None:
+async def test_an_exception_of_a_handler_fails_a_call_of_a_client_without_a_loop(kind: str) -> None:
     forms: dict[str, Callable[[shmrpc.sync.Client], Any]] = {
         "a plain def": lambda client: client.plain(kind),
         "an async def that has suspended": lambda client: client.later(kind),
@@ -335,7 +335,7 @@ async def test_it_is_so_without_a_loop(kind: str) -> None:
         await asyncio.to_thread(work)
 
 
-async def test_it_is_so_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_handler_in_a_process_fails_its_call(caplog: pytest.LogCaptureFixture) -> None:
     async with shmrpc.serve(service), shmrpc.connect(service.name) as client:
         for kind in KINDS:
             caplog.clear()
@@ -344,12 +344,12 @@ async def test_it_is_so_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
             assert caught.value.type_name in expected_type("in a process", kind)
             assert kind not in LOGGED or is_logged(caplog, kind)
         process = await client.process()
-        with pytest.raises(shmrpc.RemoteError, match="one two") as caught:  # It cannot be unpickled.
+        with pytest.raises(shmrpc.RemoteError, match="one two") as caught:  # The exception cannot be unpickled.
             await client.in_process("OfTwo")
         assert caught.value.type_name == f"{__name__}.OfTwo"
         with pytest.raises(RuntimeError, match=r"not_unpickled\(\): the result cannot be read.*OfTwo"):
             await client.not_unpickled()
-        assert process in [await client.process() for _ in range(8)], "it goes on"
+        assert process in [await client.process() for _ in range(8)], "the process goes on"
 
 
 @pytest.mark.parametrize("endpoint", ["plain", "at_once", "later", "in_thread"])
@@ -448,7 +448,7 @@ async def test_a_lifespan_that_raises_ends_the_program_that_serves(kind: str, mo
 
 
 class Alarm(Exception):
-    """What a signal's handler raises."""
+    """An exception that a signal's handler raises."""
 
 
 class Alarming:
@@ -470,7 +470,7 @@ class Alarming:
 
 
 def summing(name: str, seen: list[str]) -> shmrpc.Service:
-    """A service that adds up a stream, and notes what ends it."""
+    """Return a service that adds up a stream, and notes the exception that ends the stream."""
     service = shmrpc.Service(name)
 
     @service.endpoint
@@ -501,7 +501,7 @@ RAISED = [
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda raised: type(raised).__name__)
-async def test_what_a_source_raises_is_raised_as_it_is(raised: Exception) -> None:
+async def test_an_exception_of_a_source_is_raised_unchanged(raised: Exception) -> None:
     def source() -> Iterator[int]:
         yield 1
         raise raised
@@ -522,7 +522,7 @@ async def test_what_a_source_raises_is_raised_as_it_is(raised: Exception) -> Non
 
 
 @pytest.mark.parametrize("raised", [Alarm("own"), KeyboardInterrupt("own")], ids=lambda raised: type(raised).__name__)
-def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: BaseException) -> None:
+def test_an_exception_of_a_signal_handler_while_an_item_is_encoded_is_raised_unchanged(raised: BaseException) -> None:
     with ServerProcess("tests.helpers.stream_service:service") as server, shmrpc.sync.connect(server.name) as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             client.total([1, object()])
@@ -535,7 +535,7 @@ def test_what_the_handler_of_a_signal_raises_while_an_item_is_encoded(raised: Ba
         assert client.add(1, 2) == 3
 
 
-async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item() -> None:
+async def test_an_exception_of_a_signal_handler_while_a_loop_encodes_an_item_is_raised_unchanged() -> None:
     async with shmrpc.serve(summing("tested.raising", [])), shmrpc.connect("tested.raising") as client:
         with pytest.raises(shmrpc.EncodeError, match="object"):
             await client.total([1, object()])
@@ -550,7 +550,7 @@ async def test_what_the_handler_of_a_signal_raises_while_a_loop_encodes_an_item(
 
 
 @pytest.mark.parametrize("raised", [ValueError("own"), TypeError("own")], ids=lambda raised: type(raised).__name__)
-def test_what_the_handler_of_a_signal_raises_while_a_call_waits(raised: Exception) -> None:
+def test_an_exception_of_a_signal_handler_while_a_call_waits_is_raised_unchanged(raised: Exception) -> None:
     def handler(signum: int, frame: object) -> None:
         raise raised
 
@@ -607,7 +607,7 @@ async def test_a_stream_that_fails_as_an_unreadable_one_would(kind: str) -> None
 
 
 @pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "workers"])
-def test_a_server_that_is_a_program_goes_on_and_says_so(options: tuple[str, ...]) -> None:
+def test_a_server_program_goes_on_and_logs_the_failures(options: tuple[str, ...]) -> None:
     with ServerProcess("tests.server.test_handlers_that_raise:service", *options) as process:
         with shmrpc.sync.connect(process.name, timeout=PATIENCE) as client:
             served_by = client.server()
@@ -677,7 +677,7 @@ def test_a_signal_that_comes_while_a_handler_runs_ends_the_program(name: str, en
     with Script(_PROGRAM.format(patience=PATIENCE, run=_RUNS[run])) as program:
         assert program.line() == "serving"
         with shmrpc.sync.connect("tested.program", timeout=PATIENCE) as client:
-            if run != "a loop of its own":  # There nobody can tell it from a Ctrl-C.
+            if run != "a loop of its own":  # There the server cannot tell the handler's exception from a Ctrl-C.
                 with pytest.raises(shmrpc.RemoteError):
                     client.raises(name)
             with pytest.raises(shmrpc.ShmrpcError):

@@ -1,4 +1,4 @@
-"""What stands around each call at a server, and what awaits around it; what holds for every client: tests/contract."""
+"""Interceptors of a server, plain and asynchronous ones; tests/contract has the tests for every client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.helpers.server_process import eventually_in_loop
 async def connected(
     service: shmrpc.Service, server: Sequence[Interceptor], client: Sequence[Interceptor]
 ) -> AsyncIterator[shmrpc.Client]:
-    """A client of a server in the same loop."""
+    """Yield a client of a server in the same loop."""
     async with shmrpc.serve(service, interceptors=server), shmrpc.connect("tested", interceptors=client) as near:
         yield near
 

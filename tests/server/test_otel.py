@@ -1,4 +1,4 @@
-"""Traces and metrics of calls: what belongs to what, what it is called, and how failures are told."""
+"""Traces and metrics of calls: the parents of spans, their names and attributes, and the report of failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Telemetry:
         return [span for span in self._spans.get_finished_spans() if span.kind is kind]
 
     def span(self, kind: SpanKind) -> ReadableSpan:
-        """The only one of this kind."""
+        """Return the only span of this kind."""
         (span,) = self.spans(kind)
         return span
 
@@ -55,12 +55,12 @@ class Telemetry:
         return [point for point in found.data.data_points if isinstance(point, HistogramDataPoint)]
 
     def forget(self) -> None:
-        """As if there had been no span yet."""
+        """Forget the spans so far."""
         self._spans.clear()
 
     @contextlib.asynccontextmanager
     async def connected(self, service: shmrpc.Service) -> AsyncIterator[shmrpc.Client]:
-        """A client of a server in the same loop; both are traced."""
+        """Yield a client of a server in the same loop; both are traced."""
         server = otel.server_interceptor(self.tracers, self.meters)
         client = otel.client_interceptor(self.tracers, self.meters)
         async with shmrpc.serve(service, interceptors=[server]):
@@ -276,7 +276,7 @@ async def test_a_stream_that_is_left_is_no_error(
         assert span.attributes["error.type"] == "cancelled"
         assert span.status.status_code is StatusCode.UNSET
         assert not span.events
-    # As of a context that is detached where it was not attached. On a busy machine shmrpc has something to say too.
+    # OpenTelemetry would log that a context is detached where it was not attached. A busy machine has logs of shmrpc.
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
@@ -319,7 +319,7 @@ async def test_an_item_that_cannot_be_sent_is_named_as_the_caller_sees_it(teleme
         assert attributes["error.type"] == "shmrpc.errors.EncodeError"
 
 
-async def test_a_deadline_is_told_from_a_cancellation_on_both_sides(telemetry: Telemetry) -> None:
+async def test_both_sides_distinguish_a_deadline_from_a_cancellation(telemetry: Telemetry) -> None:
     async with telemetry.connected(service) as near:
 
         def forget() -> None:
@@ -361,7 +361,7 @@ async def test_without_an_sdk_calls_go_on_as_ever() -> None:
 def test_an_opentelemetry_that_is_broken_is_not_said_to_be_missing(tmp_path: Path, written: str, words: str) -> None:
     package = tmp_path / "opentelemetry"
     package.mkdir()
-    (package / "__init__.py").touch()  # As of another distribution.
+    (package / "__init__.py").touch()  # A package of another distribution.
     if written:
         (package / "context.py").write_text(written)
     command = [sys.executable, "-c", "import shmrpc.otel"]
@@ -370,7 +370,7 @@ def test_an_opentelemetry_that_is_broken_is_not_said_to_be_missing(tmp_path: Pat
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: {words}")
 
 
-def test_who_does_not_trace_needs_no_opentelemetry() -> None:
+def test_without_tracing_opentelemetry_is_not_needed() -> None:
     source = """
         import sys
 

@@ -12,7 +12,7 @@ import shmrpc
 import shmrpc.testing
 from tests.helpers.server_process import ServerProcess
 
-#: What has been entered and left, in order.
+#: Interceptors that have been entered and left, in order.
 seen: list[str] = []
 
 
@@ -111,7 +111,7 @@ async def test_a_service_that_is_included_keeps_its_own() -> None:
             assert seen == ["outer:add", "add", "outer left"]
 
 
-def test_what_is_no_interceptor() -> None:
+def test_interceptors_must_be_a_list_of_functions() -> None:
     with pytest.raises(TypeError, match="interceptors: expected a list"):
         shmrpc.Service("wrong", interceptors=counted)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a function of the call"):

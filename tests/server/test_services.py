@@ -53,7 +53,7 @@ def test_the_same_without_a_loop() -> None:
         assert client.other.value() == 100
 
 
-def test_what_cannot_be_included_or_grouped() -> None:
+def test_objects_that_cannot_be_included_or_grouped_are_rejected() -> None:
     service = shmrpc.Service("wrong")
     with pytest.raises(TypeError, match=r"make one, as in include\(Counter\(\)\)"):
         service.include(grouped_services.Counter)
@@ -89,7 +89,7 @@ async def test_one_server_offers_several_services() -> None:
             async with shmrpc.serve(shmrpc.Service("tested.new"), grouped_services.math):
                 pass
         async with shmrpc.serve(shmrpc.Service("tested.new")):
-            pass  # What the failed one took is free again.
+            pass  # The names that the failed server took are free again.
     assert server.health is None
 
 
@@ -225,7 +225,7 @@ async def test_handlers_processes_end_with_their_server(end: str) -> None:
     with ServerProcess("tests.helpers.stream_service:service", "--grace", "0.05") as server:
         async with shmrpc.connect("tested.flows") as client:
             pid, _ = await client.in_process(1, 2)
-            os.kill(pid, signal.SIGINT)  # As a terminal's Ctrl-C, which is for the server.
+            os.kill(pid, signal.SIGINT)  # A terminal's Ctrl-C, which is for the server, has the same effect.
             async with asyncio.timeout(60):
                 while await client.in_process(1, 2) != (pid, 3):  # There may be another one by now; this one lives.
                     pass
@@ -284,7 +284,7 @@ def test_a_program_ends_with_its_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["hold", "hold_later"])
-async def test_who_holds_the_loop_is_named_once(
+async def test_an_endpoint_that_holds_the_loop_is_named_once(
     endpoint: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = shmrpc.Service("tested.held")

@@ -1,4 +1,4 @@
-"""Handlers in threads: how many there are, what is said when they are too few, and generators that are left there."""
+"""Handlers in threads: the number of threads, the warning when they are too few, and generators that are left there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Blocking:
 
         @service.endpoint(run_in="thread")
         def nested(depth: int) -> int:
-            """Calls itself, as services that call each other."""
+            """Call this endpoint again, like services that call each other."""
             if not depth:
                 return 0
             with shmrpc.sync.connect("tested.threads", timeout=PATIENCE) as client:
@@ -134,7 +134,7 @@ async def test_a_generator_that_is_left_within_a_step_is_closed_after_it() -> No
         assert await eventually_in_loop(lambda: blocking.closed and server.in_flight == 0)
 
 
-def test_what_is_no_number_of_threads_is_refused() -> None:
+def test_a_wrong_number_of_threads_is_refused() -> None:
     for wrong, kind in (("4", TypeError), (True, TypeError), (0, ValueError), (-1, ValueError)):
         with pytest.raises(kind, match="threads: expected"):
             shmrpc.Service("tested.threads", threads=wrong)  # type: ignore[arg-type]

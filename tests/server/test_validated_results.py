@@ -1,4 +1,4 @@
-"""Results of another type than declared: sent as they are, warned of in debug mode, or refused if one says so."""
+"""Results of another type than declared: sent unchanged, with a warning in debug mode, or refused on request."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_an_item_that_is_validated_ends_its_stream(form: str) -> None:
         )
 
 
-async def test_what_fits_is_what_would_arrive() -> None:
+async def test_results_are_validated_in_the_form_in_which_they_would_arrive() -> None:
     network = shmrpc.testing.Network()
     async with network.serve(service, validate_results=True), network.connect(service.name) as client:
         assert (await client.fitting("subclass"))["b"] is None
@@ -176,7 +176,7 @@ async def test_debug_mode_warns_once_for_each_endpoint(caplog: pytest.LogCapture
     assert told[0].endswith("It is sent as it is; serve(validate_results=True) fails the call")
 
 
-async def test_without_debug_mode_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_debug_mode_results_are_not_checked(caplog: pytest.LogCaptureFixture) -> None:
     network = shmrpc.testing.Network()
     async with network.serve(service), network.connect(service.name) as client:
         for form in FORMS[:-1]:

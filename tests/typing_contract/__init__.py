@@ -1,1 +1,1 @@
-"""Programs that type checkers read and nobody runs: what they must accept and infer, and what they must refuse."""
+"""Programs for type checkers, never run: code that they must accept, types that they must infer, errors to report."""

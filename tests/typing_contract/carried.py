@@ -263,5 +263,5 @@ async def found(ids: AsyncIterator[uuid.UUID]) -> AsyncIterator[set[uuid.UUID]]:
 
 @carried.endpoint(name="numpy")
 def numpy_version() -> np.ndarray:
-    """It uses numpy.array and torch.Tensor; its name is that of a module."""
+    """Use numpy.array and torch.Tensor under the name of a module."""
     return np.zeros(1)

@@ -1,4 +1,4 @@
-"""What a client in an event loop gives and takes. Each `type: ignore` must be needed: else a checker says so."""
+"""Types of a client in an event loop. Each `type: ignore` is needed: a checker reports an unnecessary one."""
 
 from __future__ import annotations
 

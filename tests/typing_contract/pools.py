@@ -1,4 +1,4 @@
-"""What pools promise to type checkers."""
+"""Types of pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What claims and items of a queue are for a type checker, in a loop and in threads."""
+"""Types of the claims and items of a queue, in a loop and in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stores, and the objects of classes that lie in them, are for a type checker, in a loop and in threads."""
+"""Types of stores and of the objects in them, in a loop and in threads."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Player:
     items: list[str] = dataclasses.field(default_factory=list)
 
     def hit(self, points: int) -> int:
-        """Is called of the object in the store."""
+        """Change the object in the store."""
         self.health -= points
         return self.health
 
 
 @shmrpc.shared
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Is one already."""
+class Tile:
+    """A class that is a dataclass already."""
 
     x: int
     owner: Player
@@ -35,14 +35,14 @@ class Place:
 
 @shmrpc.shared(open=True)
 class Noted:
-    """Has attributes that no checker knows."""
+    """A class with attributes that no checker knows."""
 
     text: str
 
 
 @shmrpc.shared
 class Slotted:
-    """Says by itself how it is made."""
+    """A class with its own `__init__`."""
 
     __slots__ = ("size",)
 
@@ -58,7 +58,7 @@ class Metrics(enum.IntEnum):
 
 
 def objects(game: shmrpc.sync.Store) -> None:
-    """Attributes keep their types, if it is said once which class an object has."""
+    """Use attributes, which keep their types if an annotation names the class of the object."""
     assert_type(game["ada"], Any)
     ada: Player = game["ada"]
     assert_type(ada.health, int)
@@ -69,8 +69,8 @@ def objects(game: shmrpc.sync.Store) -> None:
     ada.health = "much"  # type: ignore[assignment]
     ada.healht = 1  # type: ignore[attr-defined]
     ada.items.append(1)  # type: ignore[arg-type]
-    place: Place = game["place"]
-    assert_type(place.owner.name, str)
+    tile: Tile = game["tile"]
+    assert_type(tile.owner.name, str)
     noted: Noted = game["noted"]
     assert_type(noted.text, str)
     noted.more = 1  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def objects(game: shmrpc.sync.Store) -> None:
 def made() -> None:
     """Constructors are those of the classes."""
     assert_type(Player("Ada", 90, ["key"]), Player)
-    assert_type(Place(1, Player("Ada")), Place)
+    assert_type(Tile(1, Player("Ada")), Tile)
     assert_type(Noted("text"), Noted)
     Player()  # type: ignore[call-arg]
     Player("Ada", "much")  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def made() -> None:
 
 
 def in_threads() -> None:
-    """A store is a mapping, and a struct has numbered fields."""
+    """Use a store as a mapping, and a struct with numbered fields."""
     with shmrpc.sync.store("game", max_memory="1GiB", busy_timeout=2, pickle=True) as game:
         assert_type(game, shmrpc.sync.Store)
         game["scores"] = {"ada": 1}
@@ -121,14 +121,14 @@ def in_threads() -> None:
 
 
 def counted(metrics: shmrpc.SharedStruct) -> None:
-    """A struct can be handed on."""
+    """Use a struct as an argument."""
     metrics[Metrics.calls] += 1
     assert_type(metrics[Metrics.calls], Any)
     metrics["calls"]  # type: ignore[index]
 
 
 async def in_a_loop() -> None:
-    """The same, with what waits."""
+    """Use a store in a loop, which awaits what waits."""
     async with shmrpc.store("game") as game:
         assert_type(game, shmrpc.Store)
         ada: Player = game["ada"]

@@ -1,4 +1,4 @@
-"""What type checkers make of clients: mypy and pyright must accept what works, and refuse what does not."""
+"""Type checkers on programs of clients: mypy and pyright must accept code that works, and refuse code that fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAM = """
     import shmrpc
 
     if TYPE_CHECKING:
-        from varied_client import Item, ItemInput, Line, Place, Point, VariedClient, VariedSyncClient
+        from varied_client import Item, ItemInput, Line, Address, Point, VariedClient, VariedSyncClient
 
 
     async def in_a_loop(numbers: AsyncIterator[int]) -> None:
@@ -54,9 +54,9 @@ PROGRAM = """
             await client.item(item)
             await client.items([item])
             await client.items([{"id": uuid.uuid4()}, {"id": "1"}])
-            assert_type(await client.Place("red"), "Place")
-            place: Place = {"street": "Main", "number": 1}
-            assert_type(await client.settled(place), "Place")
+            assert_type(await client.Address("red"), "Address")
+            address: Address = {"street": "Main", "number": 1}
+            assert_type(await client.settled(address), "Address")
             ids: list[uuid.UUID] = []
             whole: list[int] = []
             await client.arrays((1,), [1, "one"], whole, {"a"}, ids)
@@ -275,7 +275,7 @@ REGISTERED_PROGRAM = """
 """
 
 
-#: What a stub ignores for mypy's sake may be no error to pyright.
+#: A comment for pyright: lines that a stub ignores for mypy's sake may be correct for pyright.
 FOR_MYPY = "# pyright: reportUnnecessaryTypeIgnoreComment=false"
 
 #: By the service whose stub it uses: a program, and how many of its lines are marked.
@@ -283,7 +283,7 @@ PROGRAMS = {"varied": (PROGRAM, 33), "carried": (CARRIED_PROGRAM, 17), "register
 
 
 def check(checker: str, folder: Path, *paths: Path, **settings: object) -> dict[str, set[int]]:
-    """The lines of each file in which a checker finds an error."""
+    """Return the lines of each file in which a checker finds an error."""
     if checker == "mypy":
         (folder / "mypy.ini").write_text(f"[mypy]\nstrict = True\nmypy_path = {ROOT}\ncache_dir = {folder / 'cache'}\n")
         command = ["-m", "mypy", "--config-file", str(folder / "mypy.ini"), *map(str, paths)]
@@ -305,7 +305,7 @@ def check(checker: str, folder: Path, *paths: Path, **settings: object) -> dict[
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The stub of each service."""
+    """Return the stub of each service."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("stubs")))
         patch.delenv("SHMRPC_DIRECTORY", raising=False)
@@ -319,7 +319,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def errors(
     request: pytest.FixtureRequest, stubs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, set[int]]:
-    """What a checker finds in all that stands here, looked at in one run: each takes seconds to begin."""
+    """Return the lines with errors in all programs. The checker runs once, because each start takes seconds."""
     folder = tmp_path_factory.mktemp(request.param)
     paths = [CONTRACT / f"{name}.py" for name in ("in_a_loop", "in_threads", "queues", "stores", "topics")]
     for service, (source, _) in PROGRAMS.items():
@@ -331,7 +331,7 @@ def errors(
 
 
 def test_calls_by_function_queues_topics_and_stores_are_typed(errors: dict[str, set[int]]) -> None:
-    # An ignored error that is none is an error itself: so what is to be refused is refused.
+    # An unnecessary `type: ignore` is an error itself: each line that a checker must refuse is therefore refused.
     assert errors.keys() == {f"{service}_program.py" for service in PROGRAMS}, "nor is there one in a stub"
 
 

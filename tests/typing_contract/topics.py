@@ -1,4 +1,4 @@
-"""What topics, subscriptions and their messages are for a type checker, in a loop and in threads."""
+"""Types of topics, subscriptions and their messages, in a loop and in threads."""
 
 from __future__ import annotations
 

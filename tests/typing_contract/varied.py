@@ -51,8 +51,8 @@ class Line:
 
 
 @dataclasses.dataclass(slots=True)
-class Place:
-    """A default of its own is always there: it has no place in the class."""
+class Address:
+    """A class with slots, in which a default has no attribute of the class."""
 
     street: str
     number: int = 0
@@ -111,14 +111,14 @@ class Box(msgspec.Struct, Generic[T]):
 
 
 class Client(msgspec.Struct):
-    """Its name is that of a class of the stub's."""
+    """A class with the name of a class of the stub."""
 
     name: str
 
 
 @varied.endpoint
 def plain(whole: int, real: float, text: str, raw: bytes, flag: bool, nothing: None = None) -> bytes:
-    r"""Adds nothing.
+    r"""Add nothing.
 
     It has "quotes", a \ and a second line.
     """
@@ -164,8 +164,8 @@ async def line(line: Line) -> Line:
 
 
 @varied.endpoint
-def settled(place: Place) -> Place:
-    return place
+def settled(address: Address) -> Address:
+    return address
 
 
 @varied.endpoint
@@ -225,7 +225,7 @@ def keywords(self: int, /, both: int, *, only: int, optional: int = 1) -> list[i
 
 @varied.endpoint(name="list")
 def list_all(count: int) -> dict[str, int]:
-    """Its name is that of a type that others have."""
+    """Carry the name of a type that other endpoints use."""
     return {"count": count}
 
 
@@ -234,17 +234,17 @@ def local_time() -> datetime.datetime:
     return datetime.datetime.now()
 
 
-@varied.endpoint(name="Place")
-def make_place(colour: Colour) -> Place:
-    """Its name is that of a class."""
-    return Place(colour.value)
+@varied.endpoint(name="Address")
+def make_address(colour: Colour) -> Address:
+    """Carry the name of a class."""
+    return Address(colour.value)
 
 
 with warnings.catch_warnings(action="ignore", category=UserWarning):
 
     @varied.endpoint(name="close")
     def close_valve(number: int) -> int:
-        """Its name is that of a method of every client."""
+        """Carry the name of a method of every client."""
         return number
 
     @varied.endpoint(name="import")

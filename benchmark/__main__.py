@@ -15,10 +15,9 @@ from benchmark import environment
 from benchmark.progress import Shown
 from benchmark.questions import QUESTIONS, STUDIES
 from benchmark.report import compare as comparing
-from benchmark.report import files, png, terminal
+from benchmark.report import files, terminal
 from benchmark.report.files import Outcome, Unreadable
 from benchmark.report.markdown import markdown as as_markdown
-from benchmark.report.page import page
 from benchmark.rivals import RIVALS
 from benchmark.rows import Row
 from benchmark.run import FULL, QUICK, USUAL, Form, Run
@@ -60,16 +59,6 @@ def _writable(context: click.Context, parameter: click.Parameter, value: Path | 
     return value
 
 
-def _drawable(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Pictures can be drawn there."""
-    if value is not None:
-        try:
-            png.check()
-        except png.NoMatplotlib as error:
-            raise click.BadParameter(str(error), context, parameter) from error
-    return value
-
-
 _html = click.option(
     "--html", "html_path", type=_output_file, callback=_writable, help="Write a page with plots there."
 )
@@ -77,7 +66,6 @@ _png = click.option(
     "--png",
     "png_path",
     type=_output_directory,
-    callback=_drawable,
     help="Draw latency, sizes, scaling, queues and topics there.",
 )
 _json = click.option("--json", "json_path", type=_output_file, callback=_writable, help="Write the result there.")
@@ -260,10 +248,14 @@ def _read(path: Path) -> Outcome:
 
 
 def _draw(outcome: Outcome, html_path: Path | None, png_path: Path | None) -> None:
+    if html_path is None and png_path is None:
+        return
+    from benchmark.report import page, plots  # Matplotlib is slow to import.
+
     if html_path is not None:
-        html_path.write_text(page(outcome), encoding="utf-8")
+        html_path.write_text(page.page(outcome), encoding="utf-8")
     if png_path is not None:
-        png.draw(outcome, png_path)
+        plots.draw_pngs(outcome, png_path)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.processes import Caller
 from benchmark.results import Result
 from shmrpc.wire import frames
@@ -37,7 +37,7 @@ async def frames_alone(caller: Caller, *, seconds: float) -> Result:
         times.append(after - before)
         before = after
     assert get_codec("msgspec").decoder(int)(answer) == 1002
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 async def clock(_caller: Caller, *, seconds: float) -> Result:
@@ -49,4 +49,4 @@ async def clock(_caller: Caller, *, seconds: float) -> Result:
         after = _now()
         times.append(after - before)
         before = after
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from benchmark.command_tasks import check
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.mandelbrot import paint, parts
 from benchmark.pool_work import Pools, Team, of
 from benchmark.processes import Caller
@@ -33,7 +33,7 @@ def timed(work: Callable[[], Any], seconds: float) -> Result:
         after = _now()
         times.append(after - before)
         before = after
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 def command(caller: Caller, *, seconds: float, task: str, size: int, **how: Any) -> Result:

@@ -17,7 +17,7 @@ import msgpack
 import msgspec
 
 from benchmark.compiled import library
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.payloads import payload
 from benchmark.processes import Caller, Place
 from benchmark.results import Result
@@ -51,7 +51,7 @@ def _timed(do: Callable[[], object], seconds: float) -> Result:
         after = _now()
         times.append(after - before)
         before = after
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 @functools.cache
@@ -71,7 +71,7 @@ async def ping_pong(_caller: Caller, *, seconds: float) -> Result:
         times.append(round(once(_BATCH)))
     took = _now() - start
     # Threads that have to share a CPU end a batch early.
-    return Result(max(1, round(took / statistics.fmean(times))), took / 1e9, Histogram.of(times))
+    return Result(max(1, round(took / statistics.fmean(times))), took / 1e9, Durations.of(times))
 
 
 async def turn(_caller: Caller, *, seconds: float) -> Result:
@@ -87,7 +87,7 @@ async def turn(_caller: Caller, *, seconds: float) -> Result:
         after = _now()
         times.append(after - before)
         before = after
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 async def codec(_caller: Caller, *, seconds: float, codec: str, kind: str, size: int = 0) -> Result:

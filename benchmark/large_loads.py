@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Final
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.processes import Caller
 from benchmark.results import Result
 
@@ -33,7 +33,7 @@ async def array_trip(caller: Caller, *, seconds: float, size: int) -> Result:
     array[-1] = 2
     assert back.shape == array.shape
     assert back[-1] == 2, "what came back is a copy"
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 async def array_copied(caller: Caller, *, seconds: float, size: int) -> Result:
@@ -52,7 +52,7 @@ async def array_copied(caller: Caller, *, seconds: float, size: int) -> Result:
         before = after
     assert back.dtype == array.dtype
     assert (back == array).all()
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 async def frame_mean(caller: Caller, *, seconds: float) -> Result:
@@ -74,4 +74,4 @@ async def frame_mean(caller: Caller, *, seconds: float) -> Result:
     await client.forget()
     medians = statistics.median(called) / 1e3, statistics.median(alone) / 1e3
     extra = {"alone": medians[1], "more than alone": medians[0] - medians[1]}
-    return Result(len(called), elapsed, Histogram.of(called), extra=extra)
+    return Result(len(called), elapsed, Durations.of(called), extra=extra)

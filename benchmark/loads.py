@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.payloads import payload
 from benchmark.processes import Caller
 from benchmark.results import Result
@@ -30,7 +30,7 @@ async def one_after_another(caller: Caller, *, seconds: float) -> Result:
         before = after
         i += 1
     assert result == i + 1
-    return Result(i, (before - start) / 1e9, Histogram.of(times))
+    return Result(i, (before - start) / 1e9, Durations.of(times))
 
 
 async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
@@ -47,7 +47,7 @@ async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Resul
         before = after
     assert len(back) == len(value)
     assert back == value
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
@@ -61,7 +61,7 @@ async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
         before = _now()
         await add(1, 2)
         times.append(_now() - before)
-    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
 async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
@@ -109,7 +109,7 @@ async def open_loop(caller: Caller, *, seconds: float, rate: int) -> Result:
     await asyncio.gather(*behind)
     elapsed = (_now() - start) / 1e9
     kept_up = len(times) / count if len(times) < count else min(1.0, count / rate / elapsed)
-    return Result(len(times), elapsed, Histogram.of(times), extra={"kept up": kept_up})
+    return Result(len(times), elapsed, Durations.of(times), extra={"kept up": kept_up})
 
 
 async def stream(caller: Caller, *, seconds: float) -> Result:
@@ -144,7 +144,7 @@ async def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
         after = _now()
         times.append((after - before) // BATCH)
         before = after
-    return Result(len(times) * BATCH, (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times) * BATCH, (before - start) / 1e9, Durations.of(times))
 
 
 async def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **how: Any) -> Result:
@@ -190,7 +190,7 @@ async def beside_a_ticker(caller: Caller, *, seconds: float) -> Result:
         await asyncio.sleep(0.001)
         late.append(max(0, _now() - due))
     busy = False
-    return Result(await task, (_now() - start) / 1e9, Histogram.of(late))
+    return Result(await task, (_now() - start) / 1e9, Durations.of(late))
 
 
 async def first_answer_connecting(caller: Caller, *, patience: float) -> Result:
@@ -215,7 +215,7 @@ async def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
         async with caller.connect() as client:
             assert await client.add(1, 2) == 3
             times.append(_now() - before)
-    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
 #: What :func:`hold` has connected.

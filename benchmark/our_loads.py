@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmark import loads
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.processes import Caller
 from benchmark.results import Result
 
@@ -32,7 +32,7 @@ async def under_a_deadline_each(caller: Caller, *, seconds: float) -> Result:
         times.append(after - before)
         before = after
         i += 1
-    return Result(i, (before - start) / 1e9, Histogram.of(times))
+    return Result(i, (before - start) / 1e9, Durations.of(times))
 
 
 async def mapped(caller: Caller, *, seconds: float) -> Result:

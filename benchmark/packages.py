@@ -1,6 +1,6 @@
-"""``python -m benchmark.packages``: installs what the rivals and the plots need, one after another.
+"""``python -m benchmark.packages``: install the packages of the rivals, one after the other.
 
-So one that cannot be installed takes no other with it; it is only reported, here and in the benchmark.
+A package that cannot be installed is reported, here and in the benchmark, and prevents no other one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Final
 import click
 
 _PROJECT: Final = Path(__file__).parents[1] / "pyproject.toml"
-_GROUPS: Final = ("rivals", "plots")
 
 
 @click.command()
 def main() -> None:
-    """Install the packages of the rivals and of the plots."""
+    """Install the packages of the rivals."""
     groups = tomllib.loads(_PROJECT.read_text())["dependency-groups"]
-    wanted = [requirement for group in _GROUPS for requirement in groups[group]]
+    wanted = groups["rivals"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         # A package that is installed before those it needs takes them as they are pinned too.
         constraints.write("\n".join(wanted))
@@ -33,7 +32,7 @@ def main() -> None:
 
 
 def _install(requirement: str, constraints: str) -> str:
-    """Why it failed; empty if it did not."""
+    """Install a package; return the reason if that fails, and an empty text otherwise."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     done = subprocess.run([*pip, "--constraint", constraints, requirement], capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from benchmark.command_tasks import TASKS, check
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.pool_tasks import keep, pid_after, same, spin
 from benchmark.pool_work import Pools, Team, of
 from benchmark.processes import Caller, pss_of
@@ -61,7 +61,7 @@ def run(caller: Caller, *, seconds: float, workers: int, task: str = "", size: i
                     once(function, given)
                 stamps.append(_now())
         times = [after - before for before, after in pairwise(stamps)]
-        return Result(len(times), (stamps[-1] - start) / 1e9, Histogram.of(times))
+        return Result(len(times), (stamps[-1] - start) / 1e9, Durations.of(times))
 
     return _do(caller, workers, load)
 

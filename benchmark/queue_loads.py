@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.processes import Caller
 from benchmark.queue_crew import Crew, Duty
 from benchmark.queue_work import ELEMENTS, LAST, End, Ledger, Part, Stock, Way, check
@@ -313,7 +313,7 @@ def _one_way(crew: Crew, putting: list[Any], getting: list[Any], seconds: float)
         if len(each.times) != put.batches:
             raise ValueError(f"{put.batches} items were put, {len(each.times)} came")
     took, times = max(each.end for each in got) - put.start, itertools.chain.from_iterable(each.times for each in got)
-    return Result(put.batches, took / 1e9, Histogram.of(list(times)), cpu=put.cpu + sum(each.cpu for each in got))
+    return Result(put.batches, took / 1e9, Durations.of(list(times)), cpu=put.cpu + sum(each.cpu for each in got))
 
 
 # Arrays, of which both sides touch every element.
@@ -420,7 +420,7 @@ def growth(caller: Caller, *, seconds: float, most: int, size: int) -> Result:
         crew.part()
     check(stock, [put.batches], [got.seen])
     took = (put.end - put.start) / 1e9
-    return Result(put.batches, took, Histogram.of(put.times), cpu=put.cpu + got.cpu)
+    return Result(put.batches, took, Durations.of(put.times), cpu=put.cpu + got.cpu)
 
 
 # Threads of two processes, which share a handle or have one each.

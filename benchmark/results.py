@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 
 
 @dataclasses.dataclass
@@ -15,7 +15,7 @@ class Result:
     calls: int
     seconds: float
     #: How long each took, where that was looked at.
-    times: Histogram | None = None
+    times: Durations | None = None
     #: Seconds of CPU that all processes of the subject used meanwhile; added by the process that asked for the load.
     cpu: float = 0.0
     #: What else was found, by name.

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.results import Result
 
 #: A subject is ours, a rival, or a floor: what the machine or the codec takes by itself. The rest is
@@ -108,7 +108,7 @@ def row(line: Line, subject: str, role: Role, results: Iterable[Result]) -> Row:
         for name, share in _PERCENTILES.items():
             setattr(made, name, statistics.median(times.percentile(share) for times in timed))
         made.longest = max(times.longest for times in timed) / 1e3
-        together = sum(timed, Histogram())
+        together = sum(timed, Durations())
         made.steps = [(round(time, 3), share) for time, share in together.steps()]
     counted = [result for result in known if result.calls]
     if counted:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.payloads import payload
 from benchmark.processes import Caller
 from benchmark.results import Result
@@ -31,7 +31,7 @@ def one_after_another(caller: Caller, *, seconds: float) -> Result:
         before = after
         i += 1
     assert result == i + 1
-    return Result(i, (before - start) / 1e9, Histogram.of(times))
+    return Result(i, (before - start) / 1e9, Durations.of(times))
 
 
 def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
@@ -48,7 +48,7 @@ def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
         before = after
     assert len(back) == len(value)
     assert back == value
-    return Result(len(times), (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (before - start) / 1e9, Durations.of(times))
 
 
 def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
@@ -62,7 +62,7 @@ def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
         before = _now()
         add(1, 2)
         times.append(_now() - before)
-    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
 def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
@@ -75,7 +75,7 @@ def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
         after = _now()
         times.append((after - before) // count)
         before = after
-    return Result(len(times) * count, (before - start) / 1e9, Histogram.of(times))
+    return Result(len(times) * count, (before - start) / 1e9, Durations.of(times))
 
 
 def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
@@ -155,7 +155,7 @@ def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
         with caller.connect() as client:
             assert client.add(1, 2) == 3
             times.append(_now() - before)
-    return Result(len(times), (_now() - start) / 1e9, Histogram.of(times))
+    return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
 #: What :func:`hold` has connected.

@@ -10,7 +10,7 @@ import itertools
 import time
 from typing import Any, Final
 
-from benchmark.histogram import Histogram
+from benchmark.durations import Durations
 from benchmark.processes import Caller
 from benchmark.queue_crew import Crew, Duty
 from benchmark.queue_loads import Done, Watch, put_all, put_all_in_loop
@@ -132,7 +132,7 @@ def rate(caller: Caller, *, seconds: float, readers: int, batch: int, size: int,
     return Result(
         messages,
         took / 1e9,
-        Histogram.of(put.times) if put.times else None,
+        Durations.of(put.times) if put.times else None,
         cpu=put.cpu + sum(done.cpu for done, _ in read),
         extra={COST: put.cpu / messages * 1e6},
     )

@@ -1,15 +1,14 @@
-"""What is worth a picture, as data: the page draws it as SVG, and matplotlib as PNG."""
+"""The charts of a run, as data."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from benchmark.questions import queue_study, topic_study
-from benchmark.report.figures import heading, number, short
+from benchmark.report.figures import heading, number
 from benchmark.report.standings import by_line
 from benchmark.report.tables import title
 from benchmark.rows import Role, Row
@@ -39,7 +38,7 @@ class Chart:
     x: str
     y: str
     series: tuple[Series, ...]
-    #: Where the axis below has ticks, and what stands there.
+    #: The ticks of the x axis with their texts; empty for round figures.
     ticks: tuple[tuple[float, str], ...]
     #: Whether the points are measured ones and get marks, and are not those of a curve.
     marks: bool = True
@@ -129,9 +128,8 @@ def experiment(rows: Iterable[Row]) -> list[Chart]:
                 found.setdefault((row.subject, row.role), []).append((sizes[row.line.case], row.value or 0.0))
         series = tuple(Series(name, role, tuple(points)) for (name, role), points in found.items() if len(points) > 1)
         if series:
-            places = [x for each in series for x, _ in each.points]
-            text, below = f"{title(topic_study.NAME)}: 1 to {readers}", ticks(min(places), max(places))
-            made.append(Chart(text, "bytes of a batch", "objects/s", series, tuple(below)))
+            text = f"{title(topic_study.NAME)}: 1 to {readers}"
+            made.append(Chart(text, "bytes of a batch", "objects/s", series, ()))
     return made
 
 
@@ -197,27 +195,3 @@ def _distance(series: Sequence[Series], higher_is_better: bool) -> Callable[[Ser
 
 def _left_out(series: Sequence[Series], kept: Sequence[Series]) -> int:
     return sum(each.role == "rival" for each in series) - sum(each.role == "rival" for each in kept)
-
-
-def ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Round figures for a logarithmic axis: few enough to be read, and two at least, unless there is but one figure."""
-    for steps in ((1,),) if high / low > 1e3 else ((1, 2, 5), range(1, 10)):
-        made, power = [], 10.0**-6
-        while power <= high * 1.0001:
-            made += [power * step for step in steps if low * 0.9999 <= power * step <= high * 1.0001]
-            power *= 10
-        if len(made) > 1:
-            return [(each, _short(each)) for each in made]
-    if low == high:
-        return [(low, f"{low:,.12g}")]
-    # As narrow a range is as good as linear.
-    power = 10.0 ** math.floor(math.log10(high - low))
-    for step in (5 * power, 2 * power, power, power / 2):
-        made = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if len(made) > 1:
-            break
-    return [(each, f"{each:,.12g}") for each in made]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}" if value >= 1e-4 else short(value)

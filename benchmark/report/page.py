@@ -1,4 +1,4 @@
-"""One page that needs nothing else: tables, plots, and where and how it was measured."""
+"""The page of a run in one file: tables, plots, the method and the environment."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ body { margin: 0 auto; padding: 1rem; max-width: 76rem; color: var(--text); back
   font: 15px/1.5 system-ui, sans-serif; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--faint); }
 .wide { overflow-x: auto; }
+svg { width: 100%; min-width: 34rem; height: auto; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); gap: 1.5rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
@@ -40,7 +41,7 @@ _METHOD: Final = """
 <p>Each subject has a server and a client process of its own that stay alive, and all of them take turns, round after
 round (A B C, A B C), so that what drifts hits all alike. A turn that warms up comes first. A figure is the median over
 the rounds; its interval is the narrowest pair of rounds that holds the median with a probability of 90 % or more, or
-the least and the most if there are fewer than five. Percentiles come from histograms that are exact to 0.8 %; in an
+the least and the most if there are fewer than five. Percentiles are those of all times; in an
 open loop each time counts from when its call was due. CPU time is that of all processes of the subject. The floors
 are measured in the same run.</p>
 """
@@ -59,7 +60,7 @@ def page(outcome: Outcome) -> str:
         parts.append(f"<h2>Standings</h2><p>{escape(tables.tally(stands))}</p>")
         parts.append(f'<h3>Where shmrpc loses</h3><ul class="bad">{lost}</ul>' if lost else "")
         parts.append(_table(tables.summary(stands)))
-    drawn = "".join(f'<div class="wide">{plots.draw(chart)}</div>' for chart in _charts(outcome))
+    drawn = "".join(f'<div class="wide">{plots.draw_svg(chart)}</div>' for chart in _charts(outcome))
     if drawn:
         parts.append(f'<h2>Plots</h2><div class="plots">{drawn}</div>')
     if outcome.targets:
@@ -79,7 +80,7 @@ def page(outcome: Outcome) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         # Without it a browser asks the place of the page for an icon.
         '<link rel="icon" href="data:,">'
-        f"<title>shmrpc: what a call costs</title><style>{_STYLE}{plots.STYLE}</style></head>"
+        f"<title>shmrpc: what a call costs</title><style>{_STYLE}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
 

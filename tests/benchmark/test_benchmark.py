@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from benchmark import fractal_loads, loads, pool_loads, store_work, study_work
-from benchmark.histogram import Histogram, bucket_of, width_of
+from benchmark.durations import Durations
 from benchmark.processes import Caller, Place
 from benchmark.questions import (
     acquire,
@@ -98,37 +98,39 @@ def times(count: int) -> list[int]:
     return [int(chance.lognormvariate(8, 2)) for _ in range(count)]
 
 
-def test_a_time_lies_in_its_bucket_which_is_narrow() -> None:
-    for time_ in (*range(300), *times(2_000), 10**12):
-        bucket = bucket_of(time_)
-        assert bucket <= time_ < bucket + width_of(bucket)
-        assert width_of(bucket) <= max(1, time_ / 64)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.99, 0.999, 1.0])
 def test_percentiles_are_those_of_the_sorted_times(share: float) -> None:
     known = sorted(times(5_000))
     exact = known[max(0, math.ceil(share * len(known)) - 1)] / 1e3
-    assert Histogram.of(known).percentile(share) == pytest.approx(exact, rel=0.01)
+    assert Durations.of(known).percentile(share) == exact
 
 
 def test_the_longest_time_stays_as_it_was() -> None:
-    made = Histogram.of([1_000, 123_457])
+    made = Durations.of([1_000, 123_457])
     assert made.longest == 123_457
     assert made.percentile(1.0) <= 123.457
     assert list(made.steps())[-1] == (123.457, 1.0)
 
 
-def test_histograms_add_up() -> None:
+def test_durations_add_up() -> None:
     one, other = times(300), times(500)[300:]
-    together = Histogram.of(one) + Histogram.of(other)
-    assert together == Histogram.of(one + other)
+    together = Durations.of(one) + Durations.of(other)
+    assert together == Durations.of(one + other)
     assert len(together) == 500
 
 
+def test_the_curve_of_durations_rises_to_the_longest() -> None:
+    known = times(5_000)
+    steps = list(Durations.of(known).steps())
+    assert steps == sorted(steps)
+    assert len(steps) <= 200
+    for time_, share in steps:
+        assert share <= sum(each <= time_ * 1e3 for each in known) / len(known) < share + 0.01
+
+
 def test_no_times_have_no_percentile() -> None:
-    with pytest.raises(ValueError, match="no times"):
-        Histogram().percentile(0.5)
+    with pytest.raises(ValueError, match="no durations"):
+        Durations().percentile(0.5)
 
 
 # Rows and how sure they are.
@@ -156,7 +158,7 @@ def test_few_rounds_have_an_interval_from_least_to_most(count: int) -> None:
 
 def result(*microseconds: int, calls: int = 10, seconds: float = 1.0) -> Result:
     return Result(
-        calls, seconds, Histogram.of([time_ * 1_000 for time_ in microseconds]), cpu=1e-3, extra={"more": 2.0}
+        calls, seconds, Durations.of([time_ * 1_000 for time_ in microseconds]), cpu=1e-3, extra={"more": 2.0}
     )
 
 
@@ -214,7 +216,7 @@ async def test_a_stall_shows_in_every_call_that_was_due_meanwhile(hold_the_loop:
     found = await loads.open_loop(caller, seconds=0.5, rate=1_000)
     assert found.calls == 500
     assert found.times is not None
-    late = sum(count for bucket, count in found.times.counts.items() if bucket >= 50_000_000)
+    late = sum(time_ >= 50_000_000 for time_ in found.times.nanoseconds)
     # 150 of the 200 that were due during the stall; a busy machine adds some.
     assert late >= 100
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import json
 import math
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmark import environment
 from benchmark.__main__ import main
 from benchmark.questions import QUESTIONS, queue_study, topic_study
-from benchmark.report import charts, compare, files, markdown, page, plots, png, tables, terminal
+from benchmark.report import charts, compare, files, markdown, page, plots, tables, terminal
 from benchmark.report.files import Outcome, Unreadable
 from benchmark.report.standings import LineStanding, standings
 from benchmark.rivals import RIVALS
@@ -323,8 +323,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert parser.seen.count("svg") == 11
     assert parser.references == ["data:,"]
     assert "script" not in parser.seen
-    assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert not re.search(r"url\(|@import", text)
+    assert "http" not in re.sub(r'xmlns(:xlink)?="http://www.w3.org/\d+/\w+"', "", text)
+    assert not re.search(r"url\((?!#)|@import", text)
 
 
 def test_what_others_named_is_escaped_on_the_page() -> None:
@@ -353,37 +353,23 @@ def test_a_page_of_nothing_is_a_page() -> None:
     assert "svg" not in parser.seen
 
 
-def test_a_plot_stays_within_its_frame_and_names_its_axes() -> None:
+def test_a_plot_names_its_title_its_axes_and_its_subjects() -> None:
     rows = won_and_lost() + swept()
     drawable: list[charts.Chart | charts.Bars] = [
         *charts.latency(rows),
         *charts.sizes(rows),
         *charts.scaling(rows),
         *charts.study(rows),
+        *charts.small_calls(rows),
     ]
-    for chart in [*drawable, *charts.small_calls(rows)]:
-        drawn = plots.draw(chart)
-        width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', drawn)[0])
-        for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", drawn):
-            assert 0 <= float(x) <= width
-            assert 0 <= float(y) <= height
-        assert chart.title in drawn
+    assert len(drawable) > 5
+    for chart in drawable:
+        drawn = plots.draw_svg(chart)
+        texts = "".join(ElementTree.fromstring(drawn).itertext())
+        names = [name for name, _, _ in chart.bars] if isinstance(chart, charts.Bars) else [chart.x, chart.y]
+        for text in (chart.title, *names):
+            assert text in texts
         assert "nan" not in drawn
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "texts"),
-    [
-        (3, 4_000, ["10", "100", "1,000"]),
-        (30, 400, ["50", "100", "200"]),
-        (5.98e6, 9.55e6, ["6,000,000", "7,000,000", "8,000,000", "9,000,000"]),
-        (6.1e6, 6.9e6, ["6,200,000", "6,400,000", "6,600,000", "6,800,000"]),
-        (1.013, 1.021, ["1.015", "1.02"]),
-        (7, 7, ["7"]),
-    ],
-)
-def test_an_axis_has_two_ticks_at_least_however_narrow_it_is(low: float, high: float, texts: list[str]) -> None:
-    assert [text for _, text in charts.ticks(low, high)] == texts
 
 
 def test_of_many_rivals_a_plot_holds_the_best_form_of_each() -> None:
@@ -410,19 +396,9 @@ def test_over_one_place_there_is_no_line() -> None:
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    drawn = png.draw(outcome(won_and_lost() + swept()), tmp_path)
+    drawn = plots.draw_pngs(outcome(won_and_lost() + swept()), tmp_path)
     assert [path.name for path in drawn] == ["latency.png", "sizes.png", "scaling.png", "queues.png", "topics.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
-
-
-def test_without_matplotlib_pictures_are_refused_at_once(
-    tmp_path: Path, stored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    done = cli("show", stored, "--png", tmp_path)
-    assert done.exit_code == 2
-    assert "pip install --group plots" in done.output
 
 
 # Comparison.

@@ -30,9 +30,9 @@ if _in_sub_interpreter():
 try:
     _importlib.import_module("shmrpc._core")
 except ImportError as _error:
-    from shmrpc.basics.import_hints import describe_missing_core as _describe_missing_core
+    from shmrpc.basics.import_hints import missing_core_error as _missing_core_error
 
-    raise _describe_missing_core(_error) from None
+    raise _missing_core_error(_error) from None
 
 from shmrpc._core import Message
 from shmrpc.basics.lazy_import import lazy_attributes as _lazy_attributes

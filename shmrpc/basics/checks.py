@@ -14,7 +14,10 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1
 
 
 def check_whole(option: str, value: object, expected: str) -> int:
-    """Return a whole number, NumPy's included, as an int. Raises TypeError for anything else."""
+    """Return a whole number, also one of NumPy's, as an int. Raises TypeError for any other value.
+
+    ``expected`` describes a valid value for the message.
+    """
     if type(value) is int:  # isinstance() with an abstract class takes several times as long.
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -23,7 +26,7 @@ def check_whole(option: str, value: object, expected: str) -> int:
 
 
 def check_count(option: str, count: int, least: int, most: int | None = None) -> int:
-    """Return a whole number within these bounds. Raises TypeError or ValueError for anything else."""
+    """Return a whole number within these bounds as an int. Raises TypeError or ValueError for any other value."""
     count = check_whole(option, count, "a whole number")
     if count < least or (most is not None and count > most):
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
@@ -32,7 +35,7 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
 
 
 def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
-    """Return the bytes of a size such as ``"64MiB"``. Raises TypeError or ValueError for anything else."""
+    """Return a size, an int or text such as ``"64MiB"``, in bytes. Raises TypeError or ValueError if it is invalid."""
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
         number = size.rstrip("BKMGikmg ")
@@ -50,7 +53,7 @@ def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int |
 
 
 def check_real(option: str, value: object, expected: str) -> None:
-    """Raise TypeError unless the value is a real number."""
+    """Raise TypeError, with the text ``expected``, unless the value is a real number."""
     if type(value) is int or type(value) is float:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -71,7 +74,7 @@ def check_flag(option: str, value: object) -> None:
 
 
 def check_many(what: str, items: object) -> None:
-    """Raise TypeError for text and bytes, which are one item, not an iterable of items."""
+    """Raise TypeError if ``items`` is a str, bytes or a bytearray, which is one item, not an iterable of items."""
     if isinstance(items, (str, bytes, bytearray)):
         raise TypeError(
             f"{what}: expected an iterable of items, got one {type(items).__name__}: put it in a list, or use the"
@@ -80,7 +83,7 @@ def check_many(what: str, items: object) -> None:
 
 
 def public_name(name: str) -> Callable[[_F], _F]:
-    """Return a decorator that gives a function its public name, which errors about its arguments show."""
+    """Return a decorator that gives a function its public name, which Python's errors about its arguments show."""
 
     def rename(function: _F) -> _F:
         function.__name__ = function.__qualname__ = name
@@ -89,15 +92,15 @@ def public_name(name: str) -> Callable[[_F], _F]:
     return rename
 
 
-def public_class(name: str, how: str = "", parts: type | None = None) -> Callable[[_C], _C]:
+def public_class(name: str, factory: str = "", internal: type | None = None) -> Callable[[_C], _C]:
     """Return a decorator that gives a class and its methods their public names, which errors about arguments show.
 
-    ``name`` is for example ``shmrpc.Queue`` or ``shmrpc.sync.Queue``. Methods of the base class ``QueueBase`` are shown
-    as ``Queue.put``, too; methods of other base classes keep their bare name.
+    ``name`` is for example ``shmrpc.Queue`` or ``shmrpc.sync.Queue``. Errors name the methods of the base class
+    ``QueueBase`` as ``Queue.put``, too, and the methods of other base classes without a class.
 
-    ``how`` is the function that makes instances of a class that users do not call. Calling the class then raises
-    TypeError, unless its first argument is of the type ``parts``, which only shmrpc passes. None means that shmrpc does
-    not call the class either.
+    ``factory`` is the expression by which users get an instance of a class that they must not call. A call of the class
+    then raises TypeError, unless its first argument is an ``internal`` one, a type that only shmrpc passes. With None,
+    every call raises.
     """
     place, _, short = name.rpartition(".")
 
@@ -112,11 +115,11 @@ def public_class(name: str, how: str = "", parts: type | None = None) -> Callabl
                     function.__qualname__ = kind + method
         if cls.__name__ != short:
             cls.__module__, cls.__name__, cls.__qualname__ = place, short, short
-        if how:
+        if factory:
 
             def make(made: type, *arguments: object, **options: object) -> object:
-                if parts is None or (made is cls and not isinstance(next(iter(arguments), None), parts)):
-                    raise TypeError(f"{name} is a type: get one by {how}")
+                if internal is None or (made is cls and not isinstance(next(iter(arguments), None), internal)):
+                    raise TypeError(f"{name} is a type: get one by {factory}")
                 return object.__new__(made)
 
             cls.__new__ = make  # type: ignore[assignment]

@@ -1,7 +1,8 @@
 """The clock of deadlines: the host's CLOCK_MONOTONIC, which is the same for all of its processes.
 
-A process in a time namespace, which a container may have, sees it shifted. A deadline travels between processes, so it
-is always an instant of the host's clock; outside such namespaces that clock is ``time.monotonic_ns`` itself.
+In a time namespace, which a container may have, a process reads this clock with an offset. A deadline travels between
+processes, so a deadline is always an instant of the host's clock. Outside of such namespaces, the host's clock is
+``time.monotonic_ns``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Final
 _MONOTONIC = ("monotonic", "1")
 
 
-def _offset() -> int:
-    """Read the value of :data:`AHEAD`, in nanoseconds."""
+def _read_ahead() -> int:
+    """Read how far this process's CLOCK_MONOTONIC is ahead of the host's, in nanoseconds."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text().splitlines()
     except OSError:  # The kernel has no time namespaces, or there is no /proc.
@@ -28,16 +29,17 @@ def _offset() -> int:
 
 
 #: Nanoseconds by which this process's CLOCK_MONOTONIC is ahead of the host's.
-AHEAD: Final = _offset()
+AHEAD: Final = _read_ahead()
 
 
-def _host_clock() -> Callable[[], int]:
+def _choose_clock() -> Callable[[], int]:
+    """Return a function that returns the host's time in nanoseconds."""
     clock = time.monotonic_ns
     return (lambda: clock() - AHEAD) if AHEAD else clock
 
 
 #: Returns the time of the host's CLOCK_MONOTONIC, in nanoseconds.
-host_nanoseconds: Callable[[], int] = _host_clock()
+host_nanoseconds: Callable[[], int] = _choose_clock()
 
 
 def seconds_until(deadline: int) -> float:

@@ -27,7 +27,7 @@ class Deadlines(Generic[_K]):
         self._armed = 0
 
     def add(self, key: _K, deadline: int) -> None:
-        """Set the deadline of a key."""
+        """Set or replace the deadline of a key."""
         self._due[key] = deadline
         if self._timer is None or deadline < self._armed:
             self._arm(deadline)
@@ -44,12 +44,14 @@ class Deadlines(Generic[_K]):
             self._timer = None
 
     def _arm(self, deadline: int) -> None:
+        """Set the timer to this deadline, in place of an earlier setting."""
         if self._timer is not None:
             self._timer.cancel()
         self._armed = deadline
         self._timer = self._loop.call_later(max(0.0, (deadline - host_nanoseconds()) / 1e9), self._on_timer)
 
     def _on_timer(self) -> None:
+        """Call ``expire`` for all keys whose deadline has passed, and set the timer for the rest."""
         self._timer = None
         now = host_nanoseconds()
         try:

@@ -20,10 +20,10 @@ def has_gevent() -> bool:
 
 
 def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in a loop of its own, in a gevent greenlet, beside greenlets that may have loops too.
+    """Run a coroutine to its end in a new event loop in the current greenlet. Other greenlets may have loops, too.
 
-    All greenlets share one system thread, and Python allows one running loop in each. So whenever this loop waits, and
-    lets other greenlets run, it restores the running loop that it found.
+    All greenlets share one system thread, and Python records one running loop for each thread. While this loop waits
+    and other greenlets run, the record shows the loop that was there before.
     """
     found = _get_running_loop()
     _set_running_loop(None)
@@ -47,7 +47,10 @@ def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
 
 
 def check_threads(what: str) -> None:
-    """Raise LocalProtocolError if gevent or eventlet has replaced the threads that ``what`` needs."""
+    """Raise LocalProtocolError if ``what``, which needs a thread, cannot have a working one.
+
+    This is the case if gevent has replaced only a part of what threads use, or if eventlet has replaced threads.
+    """
     gevent, eventlet = map(sys.modules.get, ("gevent.monkey", "eventlet.patcher"))
     if gevent is not None and not has_gevent() and any(map(gevent.is_module_patched, ("queue", "subprocess"))):
         raise LocalProtocolError(

@@ -1,4 +1,7 @@
-"""Error messages for modules that cannot be imported. Imports nothing of shmrpc, a part of which may be missing."""
+"""Error messages for modules that cannot be imported.
+
+This module imports nothing of shmrpc, because a part of shmrpc may be missing.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ def in_sub_interpreter() -> bool:
     return False
 
 
-def describe_missing_core(error: ImportError) -> ImportError:
-    """Return the error to raise in place of one from importing ``shmrpc._core``, with the remedy."""
+def missing_core_error(error: ImportError) -> ImportError:
+    """Return an ImportError that explains why ``shmrpc._core`` cannot be imported, and gives the remedy."""
     import platform
     import sysconfig
 

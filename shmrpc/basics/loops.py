@@ -8,7 +8,7 @@ from shmrpc.errors import LocalProtocolError
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop. Raises LocalProtocolError if none of asyncio's runs, as under trio."""
+    """Return the running event loop. Raises LocalProtocolError if no loop of asyncio runs here, as under trio."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

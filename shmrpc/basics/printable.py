@@ -9,12 +9,12 @@ _LONGEST: Final = 2000
 
 
 def escaped(text: str) -> str:
-    """Return the text with line breaks and control characters as escapes."""
+    """Return the text with an escape in place of each unprintable character."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def one_line(text: str) -> str:
-    """Return a peer's text on one line, cut to a bounded length."""
+    """Return a peer's text on one line, without unprintable characters, cut to a bounded length."""
     return escaped(text if len(text) <= _LONGEST else text[:_LONGEST] + "...")

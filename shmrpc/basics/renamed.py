@@ -24,7 +24,10 @@ RENAMED_NAMES: Final = {
 
 
 def raise_if_renamed(module: str, name: str) -> None:
-    """Raise AttributeError with the new name for an old name of the package, and ImportError in ``from ... import``."""
+    """Raise AttributeError with the new name if ``name`` is an old name of the package; return otherwise.
+
+    In ``from ... import``, raise ImportError instead.
+    """
     now = RENAMED_NAMES.get(name)
     if now is None:
         return
@@ -35,7 +38,7 @@ def raise_if_renamed(module: str, name: str) -> None:
 
 
 class RenamedMethod:
-    """A class attribute that raises AttributeError with the new name of a method."""
+    """Class attribute in place of a renamed method: access raises AttributeError with the new name."""
 
     def __init__(self, now: str) -> None:
         self._now = now
@@ -59,7 +62,10 @@ class HideRenamed:
 
 
 def renamed_options(**now: str) -> Callable[[_F], _F]:
-    """Return a decorator for a function that raises TypeError with the new name for an old name of an option."""
+    """Return a decorator for a function whose options were renamed: an old name raises TypeError with the new name.
+
+    ``now`` maps old names to new ones.
+    """
 
     def decorate(function: _F) -> _F:
         @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Opening a shared object that another process makes, whatever its kind."""
+"""Opening a shared object of any kind that another process creates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def attach(name: str, timeout: float | None = 5.0) -> Any: ...
 @overload
 async def attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
 async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
-    """Open a shared object that another process makes, whatever its kind; wait up to ``timeout`` seconds for it.
+    """Open a shared object of any kind that another process creates; wait up to ``timeout`` seconds for it.
 
     ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, only an object of that kind is
     opened, and type checkers know the result.
@@ -94,7 +94,7 @@ def blocking_attach(name: str, timeout: float | None = 5.0) -> Any: ...
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _H: ...
 @public_name("attach")
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
-    """Open a shared object as :func:`shmrpc.attach` does, and block the thread until it is there.
+    """Open a shared object as :func:`shmrpc.attach` does, and block the thread while it waits.
 
     ``kind`` is a class of ``shmrpc.sync``, such as ``shmrpc.sync.Queue``.
     """
@@ -111,7 +111,7 @@ def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] |
 
 
 def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> _HandleTypes:
-    """Return the kinds that may be opened: all, or ``kind`` alone. Raises TypeError if it is none of them."""
+    """Return the handle types that may be opened: all, or ``kind`` alone. Raises TypeError for an unknown ``kind``."""
     if kind is None:
         return handle_types
     selected = {word: each for word, each in handle_types.items() if each is kind}
@@ -122,7 +122,7 @@ def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> 
 
 
 def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
-    """Make the handle of an open object. Close it and raise NameConflict if it is of none of these kinds."""
+    """Return a handle of an open object. Close the object and raise NameConflict if it is of none of these types."""
     if opened.kind in handle_types:
         return handle_types[opened.kind]._wrap(opened)
     opened.close()
@@ -141,7 +141,7 @@ def _wait_in_thread(watch: Descriptor, seconds: float) -> None:
 
 
 def _try_open(name: str) -> SharedObject | None:
-    """Open the object if it has members; None if it has none."""
+    """Open the object and return it; None if it has no members."""
     for path in lock_files.list_lock_files(name):
         if (opened := SharedObject.attach(name, path)) is not None:
             return opened

@@ -61,7 +61,7 @@ class ObjectReport:
 
 
 def members(name: str) -> list[Member]:
-    """Return the processes that have an object open: a memory, semaphore, lock, event, queue, topic or store.
+    """Return the processes that have a shared object of this name open; an empty list if there are none.
 
     Raises LocalProtocolError if the directory of shared objects is not safe.
     """
@@ -78,7 +78,7 @@ def inspect_object(name: str) -> ObjectReport | None:
 
 
 def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
-    """Return the state of all objects that have members. Call ``on_error(text)`` for each that cannot be read."""
+    """Return the state of all objects that have members. Call ``on_error(text)`` for each unreadable object."""
     reports = []
     for name, path in lock_files.list_names():
         try:
@@ -92,6 +92,7 @@ def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
 
 
 def _inspect(name: str, path: str) -> ObjectReport | None:
+    """Return the state of the object with this lock file; None if it has no members."""
     state = SharedObject.inspect(name, path)
     if state is None:
         return None

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class MemoryBase(ContextHandle):
-    """The part of a memory that is the same in loops and in threads."""
+    """Part of a memory that is the same for loops and for threads."""
 
     @public_name("Memory")
     def __new__(cls, name: str, size: int) -> Self:
-        """Open the memory, and make it if no process has it open."""
+        """Open the memory; create it if no process has it open. Raises TypeError or ValueError for an invalid size."""
         size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
         if not 1 <= size < 1 << 36:
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
@@ -44,16 +44,16 @@ class MemoryBase(ContextHandle):
 
     @functools.cached_property
     def buf(self) -> memoryview:
-        """A writable view of all bytes, which are zeros when the memory is made.
+        """A writable view of all bytes, which are zero in a new memory.
 
-        Other processes see at once what is written, perhaps half of it: hold :attr:`lock` around related changes. A
-        view from before :meth:`close` may be read and written after it, but then other processes may not see the
+        Other processes see each change at once, even a half-written one: hold :attr:`lock` around related changes. A
+        view from before :meth:`close` can be read and written afterwards, but other processes may not see the
         changes. Raises LocalProtocolError if the memory is closed.
         """
         return memoryview(self._object.bytes())
 
     def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
-        """Return a NumPy array of this shape and dtype that lies in the memory, ``offset`` bytes from its beginning.
+        """Return a NumPy array of this shape and dtype over the memory, from byte ``offset`` on.
 
         Raises ValueError if the array is not within the memory, if a length is negative, or if the dtype has Python
         objects.
@@ -79,9 +79,9 @@ class MemoryBase(ContextHandle):
 
 @public_class("shmrpc.Memory")
 class Memory(AsyncContextHandle, MemoryBase):
-    """Bytes that all processes that open the name see: see :func:`shmrpc.memory`.
+    """Bytes that all processes share that open the same name; see :func:`shmrpc.memory`.
 
-    ``with`` and ``async with`` close it at the end of the block.
+    ``with`` and ``async with`` close the memory at the end of the block.
     """
 
     @functools.cached_property
@@ -101,10 +101,10 @@ class BlockingMemory(ThreadsOnly, MemoryBase):
 
 
 def memory(name: str, size: int) -> Memory:
-    """Open ``size`` bytes that all processes that open the name see; the first process makes them, as zeros.
+    """Open ``size`` bytes that all processes share that open the same name; the first process creates them, as zeros.
 
-    Raises NameConflict if the name is open as something else or with another size, SharedMemoryError if there is no
-    room, and LocalProtocolError if the directory of shared objects is not safe.
+    Raises NameConflict if the name is open as another kind of object or with another size, SharedMemoryError if there
+    is no room, and LocalProtocolError if the directory of shared objects is not safe.
     """
     return Memory(name, size)
 

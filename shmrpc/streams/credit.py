@@ -1,9 +1,9 @@
 """Flow control by credit between the two ends of a stream, without I/O.
 
 The receiver grants credit in bytes. The sender may send while credit is left, and so exceeds it by at most one item.
-Consumed items return their credit, a quarter of the window at a time. A slow consumer therefore slows its own
-producer only, and the memory for its items is bounded. Over a long round trip one window is too little: there the
-receiver grants more than was consumed, depending on the measured delay.
+The receiver grants new credit for consumed items, a quarter of the window at a time. A slow consumer therefore slows
+only its own producer, and the memory for its items is bounded. For a long round trip one window is too little: there
+the receiver grants more than was consumed, depending on the measured delay.
 
 ``_core.StreamSender``, which sends from an event loop, and ``_core.ThreadCalls``, which bounds items that wait for
 threads, implement the same with :data:`WINDOW` and :data:`OVERHEAD`.
@@ -26,19 +26,22 @@ WORTH_GRANTING: Final = WINDOW // 4
 
 
 def weight(body: Body) -> int:
-    """Return the bytes of credit that an item takes."""
+    """Return the credit that an item costs, in bytes."""
     return (len(body) if type(body) is bytes else body_weight(body)) + OVERHEAD
 
 
 class ReceiveWindow:
-    """The credit at the receiving end: what the sender may still send, and what was consumed since the last grant."""
+    """Credit at the receiving end: bytes that the sender may still send, and bytes consumed since the last grant.
+
+    ``extra``, for a long round trip, returns the number of bytes to grant in addition to the window.
+    """
 
     __slots__ = ("_allowed", "_consumed", "_extra", "_target_extra")
 
     def __init__(self, allowed: int = WINDOW, extra: Callable[[], int] | None = None) -> None:
         self._allowed = allowed
         self._consumed = 0
-        #: Bytes granted beyond the first credit, and a function that returns how many there should be on a long way.
+        #: Bytes granted in addition to the window, and the function that returns how many there should be.
         self._extra, self._target_extra = 0, extra
 
     def open(self) -> int:
@@ -47,13 +50,13 @@ class ReceiveWindow:
         return WINDOW
 
     def receive(self, size: int) -> None:
-        """Subtract received items. Raises RemoteProtocolError if there was no credit for them."""
+        """Subtract the size of received items. Raises RemoteProtocolError if there was no credit for them."""
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
         self._allowed -= size
 
     def consume(self, size: int) -> int:
-        """Add consumed bytes; return the credit to grant now, 0 while it is not worth a frame."""
+        """Add consumed bytes. Returns the credit to grant now; 0 while a grant is not worth a frame."""
         self._consumed += size
         if self._consumed < WORTH_GRANTING:
             return 0
@@ -66,7 +69,7 @@ class ReceiveWindow:
 
 
 class SendWindow:
-    """The credit at the sending end."""
+    """Credit at the sending end, in bytes."""
 
     __slots__ = ("closed", "credit")
 
@@ -89,11 +92,11 @@ class SendWindow:
         self.closed = True
 
     def spend(self, size: int) -> None:
-        """Subtract the credit of a sent item. Credit may become negative by the last item."""
+        """Subtract the credit of a sent item. The credit may become negative."""
         self.credit -= size
 
-    def take(self, size: int) -> bool:
-        """Subtract the credit of an item and return True, if an item may be sent. Atomic for signal handlers."""
+    def try_spend(self, size: int) -> bool:
+        """Subtract the credit of an item and return True if an item may be sent. Atomic for signal handlers."""
         if self.credit <= 0 or self.closed:
             return False
         self.credit -= size

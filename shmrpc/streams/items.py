@@ -16,7 +16,7 @@ ItemRun = tuple[int, Body]
 
 
 def item_error(item: Any, error: Exception, kinds: tuple[type[Exception], ...] = UNSENDABLE) -> Exception:
-    """Return the rejection of an item whose encoding failed; other errors are returned unchanged."""
+    """Return the rejection of an item if encoding raised one of ``kinds``; any other error unchanged."""
     if isinstance(error, CallRejected) or not is_unsendable(error, kinds):
         return error
     return CallRejected("encode", f"an item, {type(item).__qualname__}, cannot be sent: {reason(error)}")
@@ -26,7 +26,7 @@ _split = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class ItemDecoder:
-    """Decodes received runs of items of one type."""
+    """Decoder of runs of items of one type."""
 
     def __init__(self, codec: Codec, kind: Any) -> None:
         #: Decodes the single item in a body.
@@ -34,7 +34,7 @@ class ItemDecoder:
         self._decode_array = codec.decoder(list.__class_getitem__(kind))
 
     def decode_array(self, data: Body) -> Iterable[Any]:
-        """Return the items in an array, up to an invalid one, where iterating raises one of UNREADABLE."""
+        """Return the items in an array. Iteration raises one of UNREADABLE at an invalid item."""
         try:
             items = self._decode_array(data)
         except UNREADABLE:
@@ -42,7 +42,7 @@ class ItemDecoder:
         return items  # type: ignore[no-any-return]
 
     def iter_lists(self, part: ItemRun) -> Iterable[list[Any]]:
-        """Return lists of the items in a run. Raises one of UNREADABLE at an invalid item, after those before it."""
+        """Return the items of a run as lists. Iteration or the call raises one of UNREADABLE at an invalid item."""
         count, data = part
         if not count:
             return ([self.decode_one(data)],)
@@ -65,5 +65,6 @@ class ItemDecoder:
         return items
 
     def _decode_each(self, data: Body) -> Iterator[Any]:
+        """Decode an array item by item."""
         for body in _split.decode(data):
             yield self.decode_one(bytes(body))

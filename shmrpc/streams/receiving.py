@@ -16,7 +16,10 @@ _ARRAY_HEADER: Final = 5
 
 
 class IncomingStream:
-    """The receiving end of a stream, which keeps encoded items until they are read."""
+    """Receiving end of a stream, which keeps encoded items until they are read.
+
+    ``grant`` sends credit to the sender. For ``allowed`` and ``extra`` see :class:`ReceiveWindow`.
+    """
 
     __slots__ = (
         "_end",
@@ -74,18 +77,19 @@ class IncomingStream:
         self._held = 0
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the stream; ``error`` is raised after the last item."""
+        """End the stream. The reader gets ``error`` after the last item. Idempotent."""
         if not self._ended:
             self._end = error
             self._wake()
             self._ended = True  # Last: if a signal handler raises before, finish() is called again.
 
     def _wake(self) -> None:
+        """Wake the reader, if it waits."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def take_runs(self) -> list[ItemRun]:
-        """Take the received items. Items taken before count as consumed."""
+        """Remove and return the received items. The items of the call before now count as consumed."""
         self._grant_consumed()
         self._taken, self._held = self._held, 0
         parts, self._runs = self._runs, []
@@ -99,9 +103,10 @@ class IncomingStream:
             self._grant(granted)
 
     async def wait_ready(self, pull: Callable[[], object] | None = None) -> bool:
-        """Wait for items. Returns False at the end, where the error of the stream is raised once.
+        """Wait for items. Returns True if there are any, False at the end of the stream.
 
-        ``pull`` receives items that have arrived already. Yields to the event loop regularly.
+        Raises the error of the stream, once, at its end. ``pull`` fetches items that have arrived already. Yields to
+        the event loop regularly.
         """
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
@@ -134,7 +139,7 @@ async def iter_items(
     convert_error: Callable[[Exception], Exception],
     stop: Callable[[], object],
 ) -> AsyncGenerator[Any, None]:
-    """Yield the items up to the end of the stream. Calls ``stop`` if the reader ends it sooner.
+    """Yield the items up to the end of the stream. Call ``stop`` if the reader leaves before the end.
 
     ``convert_error`` returns the error to raise for an invalid item.
     """
@@ -143,9 +148,8 @@ async def iter_items(
             for count, data in incoming.take_runs():
                 try:
                     if not count:
-                        yield decoder.decode_one(
-                            data
-                        )  # Without a local variable, which would keep the item until the next one.
+                        # Without a local variable, which would keep the item until the next one.
+                        yield decoder.decode_one(data)
                         continue
                     for item in decoder.decode_array(data):
                         yield item

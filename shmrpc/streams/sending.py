@@ -22,7 +22,7 @@ TIME_SLICE: Final = 300e-6
 
 
 class ContextSource(Iterable[Any]):
-    """A source whose items are made within a context manager, which is left whenever the event loop runs."""
+    """Source whose items are made within a context manager, which is left while the event loop runs."""
 
     def __init__(self, source: Generator[Any, None, None], context: AbstractContextManager[object]) -> None:
         self.source, self.context = source, context
@@ -36,17 +36,16 @@ class ContextSource(Iterable[Any]):
 
 
 class Sender(Protocol):
-    """The sender of a stream's items: the core's, or :class:`PlainSender`."""
+    """Sender of a stream's items: the core's, or :class:`PlainSender`."""
 
     def send(self, payload: Body, /) -> bool:
         """Send an item. Returns False if the caller must pause before the next one."""
         ...
 
     def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError, /) -> bool:
-        """Send the items that ``items`` yields.
+        """Send the items of ``items``. Returns True if the caller must pause before the next one, False at the end.
 
-        Returns True if the caller must pause before continuing, False at the end. Errors of ``encode`` are raised as
-        ``convert_error`` returns them for the item.
+        Raises what ``convert_error`` returns if ``encode`` raises an error for an item.
         """
         ...
 
@@ -61,12 +60,12 @@ class Sender(Protocol):
         ...
 
     def resume(self) -> bool:
-        """Return True if there is credit. To be called after a run of the event loop."""
+        """Begin a new slice of time, after the event loop has run. Returns True if there is credit."""
         ...
 
 
 class PlainSender:
-    """A sender for transports without one of their own."""
+    """Sender for transports without a native one."""
 
     def __init__(self, send: Callable[[Body], object], credit: int) -> None:
         self._send = send
@@ -98,13 +97,13 @@ class PlainSender:
         self._window.grant(size)
 
     def resume(self) -> bool:
-        """Return True if there is credit. To be called after a run of the event loop."""
+        """Begin a new slice of time, after the event loop has run. Returns True if there is credit."""
         self._slice_end = time.monotonic() + TIME_SLICE
         return self._window.is_open
 
 
 class OutgoingStream:
-    """The sending end. ``on_pause`` is called with 1 before it yields to the event loop, and with -1 afterwards."""
+    """Sending end of a stream. Calls ``on_pause(1)`` before it yields to the event loop, ``on_pause(-1)`` afterwards."""
 
     __slots__ = ("_closed", "_must_pause", "_on_pause", "_sender", "_waiter", "has_started")
 
@@ -129,15 +128,16 @@ class OutgoingStream:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the writer, if it waits."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def may_resume(self) -> bool:
-        """Return True if items may be sent. To be called after a run of the event loop."""
+        """Begin a new slice of time, after the event loop has run. Returns True if items may be sent."""
         return not self._closed and self._sender.resume()
 
     async def wait_writable(self) -> bool:
-        """Wait for credit. Returns False if the receiver takes no more items."""
+        """Wait for credit. Returns True, or False if the receiver takes no more items."""
         if self._must_pause and not self._closed:
             await self._pause()
             self._must_pause = False
@@ -171,10 +171,10 @@ class OutgoingStream:
         unsendable: tuple[type[Exception], ...] = (Exception,),
         before_first: Callable[[], object] | None = None,
     ) -> None:
-        """Send all items of ``items`` as credit allows, then close it.
+        """Send all items of ``items`` as credit allows, then close ``items``, also after an error.
 
         ``before_first`` is called before the first item is sent. Raises CallRejected for an item whose encoding raises
-        one of ``unsendable``.
+        one of ``unsendable``, and the errors of ``items``.
         """
         if not self._sender.resume():
             await self._pause()
@@ -203,6 +203,8 @@ class OutgoingStream:
         unsendable: tuple[type[Exception], ...],
         before_first: Callable[[], object] | None,
     ) -> None:
+        """Send all items as :meth:`pump` does, without closing ``items``."""
+
         def convert_error(item: Any, error: Exception) -> Exception:
             return item_error(item, error, unsendable)
 
@@ -249,5 +251,5 @@ def encode_item(item: Any, encode: EncodeItem, convert_error: ConvertError) -> B
 
 
 def encode_function(encode: EncodeItem) -> Callable[[Any], Body]:
-    """Return ``encode`` as a function."""
+    """Return the function that encodes an item: ``encode`` itself, or the method of an encoder."""
     return encode.encode if isinstance(encode, _core.Encoder) else encode

@@ -35,13 +35,13 @@ def test_a_window_of_nothing_lets_nothing_in_before_it_is_opened() -> None:
 
 def test_credit_is_taken_only_while_some_is_left_and_more_is_wanted() -> None:
     window = SendWindow()
-    assert not window.take(1)
+    assert not window.try_spend(1)
     window.grant(10)
     assert window.is_open
-    assert window.take(weight(b"an item"))
+    assert window.try_spend(weight(b"an item"))
     assert window.credit == 10 - len(b"an item") - OVERHEAD
-    assert not window.take(1)
+    assert not window.try_spend(1)
     window.grant(WINDOW)
     window.closed = True
     assert not window.is_open
-    assert not window.take(1)
+    assert not window.try_spend(1)

@@ -108,7 +108,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def _send_item(self, body: Body) -> bool:
         size = weight(body)
         self._stream_exchange.receive_all()
-        while not self._window.take(size):
+        while not self._window.try_spend(size):
             if self._window.closed:
                 return False
             self._stream_exchange.wait(self._can_proceed)

@@ -1,9 +1,9 @@
 """Types for a client that does not have the classes of the server.
 
-Each type has two texts, in Python's notation. The type that *arrives* is the one that the server sends, except for its
+Each type has two texts, in Python's notation. The type that *arrives* is the type that the server sends, except for its
 classes: a dataclass arrives as a dict. The type that the server *accepts* is wider: a UUID or its text, any array for a
-list. A class whose instances travel as maps becomes a TypedDict, one that travels as an array or as a plain value
-becomes an alias; :class:`ClientTypes` has their definitions.
+list. A class whose instances travel as maps becomes a TypedDict. A class whose instances travel as arrays or as plain
+values becomes an alias. :class:`ClientTypes` has the definitions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shmrpc.introspection.type_facts import (
 from shmrpc.introspection.type_info import TypeReader
 from shmrpc.introspection.type_texts import TypeTexts
 from shmrpc.values.type_names import type_name
-from shmrpc.values.type_repr import LIBRARIES, union
+from shmrpc.values.type_repr import LIBRARIES, union_text
 
 #: Names that have a meaning in the text of a type already.
 _RESERVED: Final = {
@@ -113,9 +113,9 @@ class _Class:
 
 
 class ClientTypes:
-    """Texts of types, and definitions of the classes in them.
+    """Texts of types, and definitions of the classes in these types.
 
-    ``received`` are the types of values that arrive at the client, ``sent`` those of values that it may send.
+    ``received`` are the types of values that arrive at the client, ``sent`` the types of values that it may send.
     """
 
     def __init__(self, received: Iterable[Any], sent: Iterable[Any]) -> None:
@@ -131,19 +131,19 @@ class ClientTypes:
         self._name_inputs()
 
     def gives(self, kind: Any) -> str:
-        """Return the type that arrives when the server sends this type."""
-        return union(self._texts.texts(self._info(kind), "received"))
+        """Return the text of the type that arrives when the server sends this type."""
+        return union_text(self._texts.texts(self._info(kind), "received"))
 
     def accepts(self, kind: Any) -> str:
-        """Return the type that may be sent where the server takes this type."""
-        return union(self._texts.texts(self._info(kind), "sent"))
+        """Return the text of the type that may be sent where the server accepts this type."""
+        return union_text(self._texts.texts(self._info(kind), "sent"))
 
     def definitions(self) -> list[TypeDescription]:
-        """Return the classes in these types, in the order in which they first occur."""
+        """Return the definitions of the classes in these types, in the order of their first occurrence."""
         return [definition for each in self._classes.values() for definition in self._definitions(each)]
 
     def _collect(self, info: Any, form: Form) -> None:
-        """Collect the classes in a type, and name them."""
+        """Record the classes in a type and their forms, and give them names."""
         if isinstance(info, CLASSES):
             self._collect_class(info, form)
             return
@@ -156,6 +156,7 @@ class ClientTypes:
                     self._classes[part.cls].tag_needed = True
 
     def _collect_class(self, info: Any, form: Form) -> None:
+        """Record a class in a form, and the classes in its fields."""
         if form != "sent" and is_opaque(info):
             return
         if form == "plain" and not inherits_form(info):
@@ -171,6 +172,7 @@ class ClientTypes:
             self._collect(field.type, field_form(info, field, form))
 
     def _new_name(self, name: str) -> str:
+        """Return an identifier made of this name that is not taken, and take it."""
         base = name = re.sub(r"\W+", "_", name).strip("_") or "Type"
         number = 1
         while name in self._taken_names:
@@ -194,7 +196,7 @@ class ClientTypes:
             each.names["sent"] = self._new_name(f"{each.names['sent']}Input")
 
     def _differs_as_input(self, each: _Class) -> bool:
-        """Return True if the form to send has another text than the one that arrives."""
+        """Return True if the text of the form to send differs from the text of the form that arrives."""
         one = self._define(each, each.arrives_as[0])
         return (
             _has_sent_form(each.info)
@@ -203,13 +205,13 @@ class ClientTypes:
         )
 
     def _differs_as_plain(self, each: _Class) -> bool:
-        """Return True if the plain form has another text than the received one."""
+        """Return True if the text of the plain form differs from the text of the received form."""
         one, plain = self._define(each, "received"), self._define(each, "plain")
         fields = zip(one.fields, plain.fields, strict=True)
         return one.gives != plain.gives or any(field.gives != other.gives for field, other in fields)
 
     def _definitions(self, each: _Class) -> Iterable[TypeDescription]:
-        """Yield one definition for each form that has a name of its own."""
+        """Yield a definition for each form of a class that has a name of its own."""
         first = self._define(each, each.arrives_as[0] if each.arrives_as else "sent")
         if "sent" in each.forms and each.arrives_as and _has_sent_form(each.info):
             yield msgspec.structs.replace(first, input_name=first.name, sent=False)
@@ -222,15 +224,15 @@ class ClientTypes:
             yield msgspec.structs.replace(plain, input_name=plain.name, sent=False)
 
     def _define(self, each: _Class, form: Form) -> TypeDescription:
-        """Describe a class in one form, with the type that may be sent for it."""
+        """Return the definition of a class in one form, with the type that may be sent for it."""
         info, arrives = each.info, "received" if form == "sent" else form
         gives = accepts = None
         if isinstance(info, mi.EnumType):
             gives = accepts = known_types.enum_text(info.cls)
         elif is_array(info):
-            accepts = union(self._texts.array(info, "sent"))
+            accepts = union_text(self._texts.array(info, "sent"))
             if form == "sent" or not is_registered(info):
-                gives = union(self._texts.array(info, arrives))
+                gives = union_text(self._texts.array(info, arrives))
         return TypeDescription(
             type_name(info.cls),
             each.names[form],
@@ -245,6 +247,7 @@ class ClientTypes:
         )
 
     def _fields(self, each: _Class, form: Form) -> list[FieldDescription]:
+        """Return the fields of a class in one form, with the tag of a Struct if it has one."""
         info, declared = each.info, declared_types(each.info.cls)
         own_names = form != "sent" and is_registered(info)
         gives = self._texts.fields(info, "received" if form == "sent" else form)
@@ -274,7 +277,7 @@ def _has_sent_form(info: Any) -> bool:
 
 
 def _with_containers(among: list[_Class], differs: Callable[[_Class], bool]) -> list[_Class]:
-    """Return the classes that differ, and the classes that contain them."""
+    """Return the classes for which ``differs`` is true, and all classes that contain one of these."""
     found = {each.info.cls for each in among if differs(each)}
     uses = {each.info.cls: {part.cls for part in classes_in(each.info)} for each in among}
     while more := {cls for cls, used in uses.items() if cls not in found and used & found}:

@@ -59,7 +59,9 @@ class EndpointDescription(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Signature, such as ``add(a: int, b: int = 2) -> int``; a long one on several lines."""
         result = f"stream of {self.result}" if self.streams else self.result
-        return format_signature(self.name, format_parameters(self.parameters, _declared), f" -> {result}", _LINE_LENGTH)
+        return format_signature(
+            self.name, format_parameters(self.parameters, _parameter_text), f" -> {result}", _LINE_LENGTH
+        )
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -81,15 +83,15 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def describe_service(service: Service) -> Description:
-    """Describe a service."""
+    """Return the description of a service."""
     endpoints = list(service.endpoints.values())
     received = [endpoint.signature.result for endpoint in endpoints]
     sent = [kind for endpoint in endpoints for kind in _sent_types(endpoint).values()]
     types = ClientTypes(received, sent)
-    return Description(service.name, [_describe(each, types) for each in endpoints], types.definitions())
+    return Description(service.name, [_describe_endpoint(each, types) for each in endpoints], types.definitions())
 
 
-def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
+def _describe_endpoint(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
     signature, sent = endpoint.signature, _sent_types(endpoint)
     parameters = [
         ParameterDescription(
@@ -105,7 +107,7 @@ def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
     ]
     return EndpointDescription(
         endpoint.name,
-        _kind(streams=signature.streams, streams_in=bool(signature.inputs)),
+        _endpoint_kind(streams=signature.streams, streams_in=bool(signature.inputs)),
         parameters,
         type_name(signature.result),
         types.gives(signature.result),
@@ -115,7 +117,7 @@ def _describe(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
 
 
 def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the type of each argument; for a stream, the type of its items."""
+    """Return the declared type of each parameter by name; for a stream, the type of its items."""
     signature = endpoint.signature
     annotations = {
         name: Any if each.annotation is each.empty else each.annotation
@@ -124,7 +126,7 @@ def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
     return annotations | signature.inputs
 
 
-def _kind(*, streams: bool, streams_in: bool) -> EndpointKind:
+def _endpoint_kind(*, streams: bool, streams_in: bool) -> EndpointKind:
     if streams:
         return "bidirectional" if streams_in else "server stream"
     return "client stream" if streams_in else "unary"
@@ -147,7 +149,7 @@ def format_parameters(
 
 
 def format_signature(start: str, parameters: Iterable[str], end: str, length: int) -> str:
-    """Format a signature on one line of at most ``length`` characters, or with a line for each parameter."""
+    """Return a signature on one line of at most ``length`` characters, or with a line for each parameter."""
     parameters = list(parameters)
     line = f"{start}({', '.join(parameters)}){end}"
     if len(line) <= length:
@@ -155,12 +157,13 @@ def format_signature(start: str, parameters: Iterable[str], end: str, length: in
     return "\n".join([f"{start}(", *(f"    {each}," for each in parameters), f"){end}"])
 
 
-def _declared(each: ParameterDescription) -> str:
+def _parameter_text(each: ParameterDescription) -> str:
+    """Return a parameter as source code, with its declared type and its default."""
     return f"{each.name}: {each.type}" + (f" = {each.default}" if each.default is not None else "")
 
 
 def _type_texts(types: list[TypeDescription]) -> Iterable[str]:
-    """Return the text of each class, once; twice for a registered Struct with other fields to send."""
+    """Return the texts of all classes, without duplicates; a registered Struct may have a second text for sending."""
     arriving = {each.registered for each in types if each.received}
     only_sent = [not each.received and each.registered in arriving - {None} for each in types]
     return dict.fromkeys(map(_type_text, types, only_sent))

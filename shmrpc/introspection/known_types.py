@@ -14,7 +14,7 @@ from shmrpc.values import registry
 from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.standard import ZONE
-from shmrpc.values.type_repr import class_text, union
+from shmrpc.values.type_repr import class_text, union_text
 
 _ZONES: Final = (datetime.tzinfo, datetime.timezone, zoneinfo.ZoneInfo)
 #: Classes whose instances can be sent. A str names a class of a library, as in an extension.
@@ -28,7 +28,7 @@ _LITERAL: Final = (int, str, bytes, bool, types.NoneType)
 
 
 def received_texts(kind: Any) -> list[str]:
-    """Return the types that arrive for an instance of a class; Any if the receiver must have registered it."""
+    """Return the texts of the types that arrive for an instance of a class; "Any" if it is unknown or registered."""
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
         return ["Any"]
@@ -37,7 +37,7 @@ def received_texts(kind: Any) -> list[str]:
 
 
 def sent_texts(kind: Any) -> list[str]:
-    """Return the types that may be sent for a class."""
+    """Return the texts of the types that may be sent for a class; "Any" if it is unknown or registered."""
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
         return ["Any"]
@@ -51,17 +51,17 @@ def sent_texts(kind: Any) -> list[str]:
 
 
 def enum_text(cls: type[enum.Enum]) -> str:
-    """Return the type of the values of an enum, which arrive, and may be sent, in place of its members."""
+    """Return the text of the type of an enum's values, which travel in place of the members."""
     if issubclass(cls, enum.Flag) or not len(cls):
         return "int"
     values = [member.value for member in cls]
     named = ", ".join(repr(value) for value in values if type(value) in _LITERAL)
     others = [text for value in values if type(value) not in _LITERAL for text in received_texts(type(value))]
-    return union([*([f"Literal[{named}]"] if named else []), *others])
+    return union_text([*([f"Literal[{named}]"] if named else []), *others])
 
 
 def _received_class(cls: type) -> type | None:
-    """Return the class of which an instance of ``cls`` arrives, or None if it is unknown or cannot be sent."""
+    """Return the class as which an instance of ``cls`` arrives; None if it is unknown or cannot be sent."""
     bases = [base if isinstance(base, type) else imported(base) for base in _BASES]
     if cls in _ZONES or cls in bases or issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return cls
@@ -71,6 +71,6 @@ def _received_class(cls: type) -> type | None:
 
 
 def _names_base_of(extension: Extension, cls: type) -> bool:
-    """Return True if an extension writes instances of a base class of ``cls``."""
+    """Return True if an extension has a writer for ``cls`` or a base class of it."""
     named = (kind if isinstance(kind, type) else imported(kind) for kind in extension.writers)
     return any(base is not None and issubclass(cls, base) for base in named)

@@ -1,4 +1,7 @@
-"""Facts about types and about fields of classes that ``msgspec.inspect`` does not have."""
+"""Facts about types and about fields of classes that ``msgspec.inspect`` does not give.
+
+``info`` is always a type as ``msgspec.inspect`` describes it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ ARRAYS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.
 
 
 def parts(info: Any) -> Sequence[Any]:
-    """Return the types within a type; none for a class."""
+    """Return the types directly within a type, such as the item type of a list; none for a class."""
     match info:
         case mi.UnionType():
             return info.types
@@ -44,7 +47,7 @@ def parts(info: Any) -> Sequence[Any]:
 
 
 def classes_in(info: Any) -> Iterable[Any]:
-    """Yield the classes in the types of the fields of a class."""
+    """Yield the classes that occur in the types of the fields of a class."""
     rest = [] if isinstance(info, mi.EnumType) else [field.type for field in info.fields]
     while rest:
         part = rest.pop()
@@ -55,7 +58,7 @@ def classes_in(info: Any) -> Iterable[Any]:
 
 
 def is_recursive(info: Any) -> bool:
-    """Return True if a class occurs within its own fields."""
+    """Return True if a class occurs in the types of its own fields, at any depth."""
     seen, rest = set(), [info]
     while rest:
         for each in classes_in(rest.pop()):
@@ -73,7 +76,7 @@ def is_array(info: Any) -> bool:
 
 
 def tag_texts(info: Any) -> list[str]:
-    """Return the type of the tag that distinguishes a Struct in a union; empty for a class without a tag."""
+    """Return the text of the type of a Struct's tag in a list; an empty list for a class without a tag."""
     tag = info.tag if isinstance(info, mi.StructType) else None
     return [] if tag is None else [f"Literal[{tag!r}]"]
 
@@ -95,12 +98,12 @@ def is_opaque(info: Any) -> bool:
 
 
 def inherits_form(info: Any) -> bool:
-    """Return True if the fields of a class have the form of the class itself."""
+    """Return True if the fields of a class take the form of the class, as those of a TypedDict do."""
     return isinstance(info, mi.TypedDictType | mi.NamedTupleType) and not is_registered(info)
 
 
 def field_form(info: Any, field: mi.Field, form: Form) -> Form:
-    """Return the form of a field of a class in this form."""
+    """Return the form that a field takes if its class takes ``form``."""
     if form == "sent" or inherits_form(info):
         return form
     loose = fields.loose_names(get_origin(info.cls) or info.cls, (field.name,))
@@ -108,12 +111,12 @@ def field_form(info: Any, field: mi.Field, form: Form) -> Form:
 
 
 def class_kind(info: Any) -> ClassKind:
-    """Return the kind of a class."""
+    """Return the kind of a class, such as "dataclass"."""
     return _KINDS[type(info)]
 
 
 def is_always_present(info: Any, field: mi.Field, declared: Any) -> bool:
-    """Return True if every instance that arrives has this field."""
+    """Return True if every instance that arrives has this field. ``declared`` is the declared type of the field."""
     if isinstance(info, mi.TypedDictType):
         return field.required
     cls = get_origin(info.cls) or info.cls
@@ -128,7 +131,7 @@ def is_always_present(info: Any, field: mi.Field, declared: Any) -> bool:
 
 
 def _is_encoded(cls: Any, known: dataclasses.Field[Any], *, registered: bool) -> bool:
-    """Return True if the encoder finds a field in every instance of a dataclass."""
+    """Return True if every instance of a dataclass has a field when it is encoded."""
     if registered:
         return known.init or hasattr(cls, known.name)
     return known.init and not _is_class_attribute(cls, known.name)
@@ -141,7 +144,7 @@ def _is_class_attribute(cls: Any, name: str) -> bool:
 
 
 def field_default(field: mi.Field) -> str | None:
-    """Return the default of a field as source code, or None."""
+    """Return the default of a field as source code; None without a default."""
     if field.default is not msgspec.NODEFAULT:
         return format_default(field.default)
     if field.default_factory is msgspec.NODEFAULT:
@@ -152,7 +155,7 @@ def field_default(field: mi.Field) -> str | None:
 
 
 def format_default(value: Any) -> str:
-    """Return a default as source code, at most 80 characters."""
+    """Return a default as source code of at most 80 characters."""
     try:
         if isinstance(value, enum.Enum):
             return f"{type(value).__name__}.{value.name}"
@@ -163,7 +166,7 @@ def format_default(value: Any) -> str:
 
 
 def declared_types(cls: Any) -> dict[str, Any]:
-    """Return the types of the fields of a class; for ``Box[int]``, with int in place of the parameter."""
+    """Return the declared types of the fields of a class by name; for ``Box[int]``, with int for the type parameter."""
     origin = get_origin(cls)
     try:
         hints = type_hints(origin or cls)

@@ -1,6 +1,6 @@
-"""Structure of types: that of ``msgspec.inspect``, and the parts that it leaves out.
+"""Structure of types, as ``msgspec.inspect`` gives it, with the parts that it leaves out.
 
-msgspec refuses a union of an array with another type, takes a Sequence for a list, and drops the dtype of an array.
+msgspec rejects a union of an array with another type, takes a Sequence for a list, and drops the dtype of an array.
 Here a ``CustomType`` has the declared type, ``NDArray[np.float32]``, not ``ndarray``.
 """
 
@@ -41,7 +41,7 @@ class AbstractType(mi.CollectionType, kw_only=True):
 
 
 class TypeReader:
-    """Reader of the structure of types, which reads each class once."""
+    """Reader of the structure of types. Reads each class once."""
 
     def __init__(self) -> None:
         self._classes: dict[Any, Any] = {}
@@ -50,7 +50,7 @@ class TypeReader:
         """Return the structure of a type; ``AnyType`` if it is unknown."""
         origin, args = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return _in_zone(self.read(args[0]), args[1:])
+            return _apply_zone(self.read(args[0]), args[1:])
         if origin in _WRAPPERS:
             return self.read(args[0])
         if isinstance(kind, NewType):
@@ -69,9 +69,10 @@ class TypeReader:
             return mi.VarTupleType(self.read(args[0])) if many else mi.TupleType(tuple(map(self.read, args)))
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return mi.EnumType(kind)
-        return self._leaf(kind)
+        return self._read_other(kind)
 
-    def _leaf(self, kind: Any) -> Any:
+    def _read_other(self, kind: Any) -> Any:
+        """Return the structure of a type that needs no special treatment by :meth:`read`, such as a class."""
         try:
             if kind in self._classes:
                 return self._classes[kind]
@@ -83,15 +84,17 @@ class TypeReader:
         if isinstance(info, CLASSES) and not isinstance(info, mi.EnumType):
             self._classes[kind] = info
             declared = declared_types(info.cls)
-            info.fields = tuple(self._field(field, declared.get(field.name)) for field in info.fields)
+            info.fields = tuple(self._read_field(field, declared.get(field.name)) for field in info.fields)
         return info
 
-    def _field(self, field: mi.Field, declared: Any) -> mi.Field:
+    def _read_field(self, field: mi.Field, declared: Any) -> mi.Field:
+        """Return a field whose type is read from its declaration."""
         if declared is None or isinstance(declared, TypeVar) or getattr(declared, "__parameters__", None):
             return field  # Only msgspec knows the type of a base class's parameter.
         return msgspec.structs.replace(field, type=self.read(declared))
 
 
-def _in_zone(info: Any, metadata: tuple[Any, ...]) -> Any:
+def _apply_zone(info: Any, metadata: tuple[Any, ...]) -> Any:
+    """Return a datetime type with the constraint ``tz`` of its metadata; any other type unchanged."""
     zones = [each.tz for each in metadata if isinstance(each, msgspec.Meta) and each.tz is not None]
     return mi.DateTimeType(zones[-1]) if zones and isinstance(info, mi.DateTimeType) else info

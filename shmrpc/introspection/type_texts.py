@@ -21,7 +21,7 @@ from shmrpc.introspection.type_facts import (
     tag_texts,
 )
 from shmrpc.introspection.type_info import AbstractType
-from shmrpc.values.type_repr import list_of, tuple_of, union
+from shmrpc.values.type_repr import list_text, tuple_text, union_text
 
 _BYTES: Final = (mi.BytesType, mi.ByteArrayType, mi.MemoryViewType)
 _ANY_BYTES: Final = "bytes | bytearray | memoryview"
@@ -56,13 +56,13 @@ _LEAVES: Final[dict[type[mi.Type], dict[Form, str]]] = {
 
 
 class TypeTexts:
-    """Texts of types, each as a list of alternatives. ``name_of`` returns the name of a class in a form."""
+    """Texts of types, each as a list of a union's members. ``name_of`` returns the name of a class in a form."""
 
     def __init__(self, name_of: Callable[[Any, Form], str]) -> None:
         self._name_of = name_of
 
     def texts(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
-        """Return the texts of a type in a form. A key of a map must be hashable: there arrays are tuples."""
+        """Return the texts of a type in a form. In the key of a map, which must be hashable, arrays are tuples."""
         match info:
             case mi.UnionType():
                 return [text for part in info.types for text in self.texts(part, form, as_key=as_key)]
@@ -72,14 +72,14 @@ class TypeTexts:
                 return [f"Literal[{', '.join(map(repr, info.values))}]"]
             case mi.DictType():
                 keys = self.texts(info.key_type, form, as_key=True)
-                value = union(self.texts(info.value_type, form))
+                value = union_text(self.texts(info.value_type, form))
                 if form == "sent":  # Mapping is invariant in its key type, so each key type has a Mapping.
                     return [f"Mapping[{key}, {value}]" for key in keys]
-                return [f"dict[{union(keys)}, {value}]"]
+                return [f"dict[{union_text(keys)}, {value}]"]
             case mi.TupleType():
-                items = [union(self.texts(part, form, as_key=as_key)) for part in info.item_types]
-                as_tuple = [tuple_of(items)] if form != "plain" or as_key else []
-                return [*as_tuple, list_of(items)] if form != "received" and not as_key else as_tuple
+                items = [union_text(self.texts(part, form, as_key=as_key)) for part in info.item_types]
+                as_tuple = [tuple_text(items)] if form != "plain" or as_key else []
+                return [*as_tuple, list_text(items)] if form != "received" and not as_key else as_tuple
             case mi.DateTimeType() if form == "plain" and info.tz is not None:
                 return ["datetime.datetime" if info.tz else "str"]  # A datetime with a zone is a timestamp.
         if isinstance(info, CLASSES):
@@ -92,18 +92,19 @@ class TypeTexts:
 
     def fields(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
         """Return the text of each field of a class in a form."""
-        return [union(self.texts(each.type, field_form(info, each, form), as_key=as_key)) for each in info.fields]
+        return [union_text(self.texts(each.type, field_form(info, each, form), as_key=as_key)) for each in info.fields]
 
     def array(self, info: Any, form: Form, *, as_key: bool = False) -> list[str]:
-        """Return the texts of a class that travels as an array. The last fields may be left out of a sent one."""
+        """Return the texts of a class that travels as an array. A sender may leave out the last optional fields."""
         before, items = tag_texts(info), self.fields(info, form, as_key=as_key)
         least = sum(field.required for field in info.fields) if form == "sent" else len(items)
-        tuples = [tuple_of([*before, *items[:length]]) for length in range(least, len(items) + 1)]
+        tuples = [tuple_text([*before, *items[:length]]) for length in range(least, len(items) + 1)]
         if as_key or _stays_tuple(info, form):
             return tuples
-        return [*(tuples if form == "sent" else []), list_of([*before, *items])]
+        return [*(tuples if form == "sent" else []), list_text([*before, *items])]
 
     def _class(self, info: Any, form: Form, *, as_key: bool) -> list[str]:
+        """Return the texts of a class, usually its name."""
         if form != "sent" and is_opaque(info):
             return ["Any"]
         by_name = form != "sent" and (is_registered(info) or _stays_tuple(info, form))
@@ -112,8 +113,8 @@ class TypeTexts:
         return [self._name_of(info.cls, form)]
 
     def _items(self, info: Any, form: Form, *, as_key: bool) -> list[str]:
-        """Return the texts of a type with any number of items of one type."""
-        item = union(self.texts(info.item_type, form, as_key=as_key))
+        """Return the texts of a collection with any number of items of one type."""
+        item = union_text(self.texts(info.item_type, form, as_key=as_key))
         if form == "sent":
             return [f"tuple[{item}, ...]", f"frozenset[{item}]"] if as_key else _arrays(item)
         if form == "plain":
@@ -130,24 +131,24 @@ class TypeTexts:
         return [f"{info.name if isinstance(info, AbstractType) else 'list'}[{item}]"]
 
     def _set(self, name: str, item: Any) -> list[str]:
-        """Return the text of a set, or of a list if an element arrives unhashable, as a frozen dataclass does."""
+        """Return the texts of a set: a set of the elements that arrive hashable, and a list if some do not."""
         alternatives = item.types if isinstance(item, mi.UnionType) else (item,)
         hashable = [each for each in alternatives if _is_hashable(each)]
-        texts = [f"{name}[{union(text for each in hashable for text in self.texts(each, 'received'))}]"]
+        texts = [f"{name}[{union_text(text for each in hashable for text in self.texts(each, 'received'))}]"]
         if len(hashable) == len(alternatives):
             return texts
-        return [*(texts if hashable else []), f"list[{union(self.texts(item, 'received'))}]"]
+        return [*(texts if hashable else []), f"list[{union_text(self.texts(item, 'received'))}]"]
 
 
 def _arrays(item: str) -> list[str]:
-    """Return the types that may be sent as an array, without Sequence where a str or bytes would pass as one."""
+    """Return the texts of types that may be sent as an array, without Sequence if a str or bytes would pass as one."""
     if item in ("Any", "str", "int"):
         return [f"list[{item}]", f"tuple[{item}, ...]", f"set[{item}]", f"frozenset[{item}]"]
     return [f"Sequence[{item}]", f"AbstractSet[{item}]"]
 
 
 def _stays_tuple(info: Any, form: Form) -> bool:
-    """Return True if a class arrives as a tuple."""
+    """Return True if an instance of a class arrives as a tuple."""
     return isinstance(info, mi.NamedTupleType) and form == "received"
 
 

@@ -108,7 +108,7 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
         def prepare(endpoint: ServedEndpoint | None, args: msgspec.Raw, kwargs: msgspec.Raw) -> _Prepared:
             if endpoint is None:
                 raise unknown_endpoint(service)
-            return endpoint, *endpoint.decoders.parts(body, args, kwargs)
+            return endpoint, *endpoint.decoders.decode_parts(body, args, kwargs)
 
         calls = list(map(split, parts))
         return _Batch(header, calls, prepare, name_of, all(call[0] is None or call[0].is_inline for call in calls))

@@ -52,7 +52,7 @@ def header_request_reader(signature: Signature, codec: Codec, decoders: Argument
         except UNREADABLE as error:
             raise signature.unreadable_call(error) from None
         try:
-            arguments = decoders.parts(body, args, kwargs)
+            arguments = decoders.decode_parts(body, args, kwargs)
         except CallRejected as error:
             error.one_way = header.one_way
             raise

@@ -11,7 +11,7 @@ import msgspec
 
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.signature import Signature
-from shmrpc.values.encode_errors import is_unsendable, reason, returned
+from shmrpc.values.encode_errors import advise_endpoint, is_unsendable, reason
 from shmrpc.wire.codec import UNREADABLE, Body, Codec, encode_inline
 from shmrpc.wire.failure import CallRejected
 
@@ -36,7 +36,7 @@ def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
     return CallRejected(
         "encode",
         f"{name}() returned {type(result).__qualname__}, which cannot be sent as MessagePack: "
-        f"{returned(result) or reason(error)}",
+        f"{advise_endpoint(result) or reason(error)}",
     )
 
 

@@ -17,7 +17,7 @@ from shmrpc.service.interceptors import Interceptor, enter_all
 from shmrpc.service.service import Service
 from shmrpc.service.signature import Signature
 from shmrpc.streams.sending import EncodeItem
-from shmrpc.values.encode_errors import returned
+from shmrpc.values.encode_errors import advise_endpoint
 from shmrpc.wire.failure import CallRejected
 
 #: Runs a call with its positional and keyword arguments.
@@ -125,7 +125,7 @@ def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
     if inspect.iscoroutine(result):
         result.close()
     expected = "an iterable" if in_thread else "an iterable or an async iterable"
-    advice = returned(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
+    advice = advise_endpoint(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
     raise CallRejected(
         "encode",
         f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"

@@ -21,7 +21,7 @@ _repr.maxstring = _repr.maxother = 60
 def describe_argument_errors(
     endpoint: str, signature: Signature, positional: Sequence[Any], keywords: Mapping[str, Any]
 ) -> str:
-    """Describe everything that is wrong with arguments that cannot be bound to parameters."""
+    """Return the text of everything that is wrong with arguments that cannot be bound to parameters."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
     by_place = [p.name for p in parameters if p.kind in POSITIONAL_KINDS]
@@ -65,7 +65,7 @@ def describe_argument_errors(
 
 
 def _format_arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> str:
-    """Format arguments as they stand in a call."""
+    """Return arguments as the source text of a call."""
     return ", ".join(
         [*map(short_repr, positional), *(f"{name}={short_repr(value)}" for name, value in keywords.items())]
     )

@@ -26,9 +26,9 @@ _EMPTY_MAP: Final = b"\x80"
 
 
 class ArgumentDecoders:
-    """Decoders that validate the arguments of an endpoint.
+    """Decoders that validate the arguments of an endpoint. Each raises CallRejected for invalid arguments.
 
-    A rejection names the parameter, the expected type and the value found.
+    The rejection names the parameter, the expected type and the value found.
     """
 
     def __init__(self, signature: Signature, codec: Codec) -> None:
@@ -41,18 +41,18 @@ class ArgumentDecoders:
         #: Decodes an array of positional arguments and a map of keyword arguments.
         self.keywords = self._keyword_decoder()
 
-    def parts(self, body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
-        """Decode positional and keyword arguments that are parts of a body."""
+    def decode_parts(self, body: Body, args: msgspec.Raw, kwargs: msgspec.Raw) -> Arguments:
+        """Decode an array of positional and a map of keyword arguments that are parts of a body."""
         if bytes(kwargs) == _EMPTY_MAP:
             return self.positional(sub_body(body, args)), {}
         return self.keywords(sub_body(body, b"".join((_PAIR, args, kwargs))))
 
     def expected_by_count(self) -> list[_core.ExpectedType | None]:
-        """Return the core's type of a positional array for each length; None where the core cannot decode it."""
+        """Return the core's type of an array of positional arguments, by its length; None where the core has none."""
         return [None if kind is None else self._codec.expected(kind) for kind in self._kinds_by_count(())]
 
     def expected_by_name(self) -> tuple[list[tuple[str, _core.ExpectedType, bool]], int]:
-        """Return each parameter for the core, with its type and True if required, and the number of positional ones.
+        """Return the name, the core's type and True if required of each parameter, and the number of positional ones.
 
         Returns no parameters if the core cannot decode one of them, or if one is positional only.
         """
@@ -68,12 +68,12 @@ class ArgumentDecoders:
         return found, sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
 
     def _array_decoder(self, explain: Callable[[Body], Sequence[Any]], *before: Any) -> Callable[[Body], Sequence[Any]]:
-        """Return a decoder of short arrays of arguments: a quick attempt by length, then a complete one.
+        """Return a decoder of arrays of arguments, which tries the quick decoder for their number, then a complete one.
 
         ``explain`` is the slow path, which raises the rejection. ``before``: types of values before the arguments.
         """
         codec, kinds = self._codec, self._kinds_by_count(before)
-        quick = [_refuse if kind is None else codec.quick(kind) for kind in kinds]
+        quick = [_raise_no_decoder if kind is None else codec.quick_decoder(kind) for kind in kinds]
         #: Complete decoders by length, created when first needed.
         complete: dict[int, Callable[[Body], Any]] = {}
 
@@ -97,7 +97,7 @@ class ArgumentDecoders:
         return decode
 
     def _kinds_by_count(self, before: tuple[Any, ...]) -> list[Any]:
-        """Return the type of the array for each length of a short array; None for invalid lengths."""
+        """Return the type of an array of up to 15 values, by its length; None for invalid lengths."""
         parameters, types = self._signature.parameters, self._signature.types
         positional = [p for p in parameters if p.kind in POSITIONAL_KINDS]
         required = sum(p.default is p.empty for p in positional)
@@ -114,29 +114,31 @@ class ArgumentDecoders:
         return by_count
 
     def _explain(self, body: Body) -> Sequence[Any]:
+        """Decode positional arguments on the slow path. Raises CallRejected with the reason."""
         try:
-            arguments, is_open = self._codec.decode_for_conversion(body)
+            arguments, has_foreign = self._codec.decode_for_conversion(body)
         except UNREADABLE as error:
             raise self._signature.unreadable_call(error) from None
         if not isinstance(arguments, list):
             raise CallRejected(
                 "arguments", f"{self._signature.name}(): expected an array of arguments, got {type(arguments).__name__}"
             )
-        return self._bind(arguments, {}, is_open)[0]
+        return self._bind(arguments, {}, has_foreign)[0]
 
     def _explain_with_deadline(self, body: Body) -> Sequence[Any]:
+        """Decode a deadline and positional arguments on the slow path. Raises CallRejected with the reason."""
         try:
-            (deadline, *positional), is_open = self._codec.decode_for_conversion(body)
+            (deadline, *positional), has_foreign = self._codec.decode_for_conversion(body)
             if type(deadline) is not int:
                 raise TypeError
         except Unmapped as error:
             raise self._signature.unreadable_call(error) from None
         except (*UNREADABLE, TypeError, ValueError):
             raise self._signature.unreadable_call("expected an array that begins with a deadline") from None
-        return deadline, *self._bind(positional, {}, is_open)[0]
+        return deadline, *self._bind(positional, {}, has_foreign)[0]
 
     def _keyword_decoder(self) -> Callable[[Body], Arguments]:
-        """Return a decoder that decodes plain values, then validates each by the type of its parameter."""
+        """Return a decoder that decodes without types, then converts each value to the type of its parameter."""
         by_count, types, convert = self._keywords_by_count(), self._signature.types, self._codec.convert
         names, shape = list(types), self._codec.decoder(tuple[list[Any], dict[str, Any]])
 
@@ -145,7 +147,7 @@ class ArgumentDecoders:
                 positional, keywords = shape(body)
             except UndeclaredArray:
                 positional, keywords = self._codec.decode_for_conversion(body)[0]
-                return self._bind(positional, keywords, is_open=True)
+                return self._bind(positional, keywords, has_foreign=True)
             except UNREADABLE as error:
                 raise self._signature.unreadable_call(error) from None
             try:
@@ -160,9 +162,9 @@ class ArgumentDecoders:
         return decode
 
     def _keywords_by_count(self) -> list[tuple[frozenset[str], frozenset[str]]]:
-        """Return allowed and required keywords for each number of positional arguments.
+        """Return the allowed and the required keywords, by the number of positional arguments.
 
-        Empty for parameters of a kind that only the slow path supports.
+        Returns an empty list for parameters of a kind that only the slow path supports.
         """
         parameters = self._signature.parameters
         if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
@@ -175,8 +177,11 @@ class ArgumentDecoders:
             for count in range(sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) + 1)
         ]
 
-    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], is_open: bool = False) -> Arguments:
-        """Bind arguments to parameters as Python does, and validate each; with ``is_open`` check foreign arrays."""
+    def _bind(self, positional: Sequence[Any], keywords: Mapping[str, Any], has_foreign: bool = False) -> Arguments:
+        """Bind arguments to parameters as Python does, and validate each. Raises CallRejected.
+
+        With ``has_foreign``, reject arrays of other libraries that were not converted, too.
+        """
         signature = self._signature
         try:
             bound = signature.signature.bind(*positional, **keywords)
@@ -192,18 +197,20 @@ class ArgumentDecoders:
                     value = {key: self._convert(key, each, kind) for key, each in value.items()}
                 case _:
                     value = self._convert(name, value, kind)
-            if is_open:
-                self._settle(name, value)
+            if has_foreign:
+                self._require_converted(name, value)
             bound.arguments[name] = value
         return bound.args, bound.kwargs
 
-    def _settle(self, parameter: str, value: Any) -> None:
+    def _require_converted(self, parameter: str, value: Any) -> None:
+        """Raise CallRejected if a value contains an array of another library that was not converted."""
         try:
             require_converted(value)
         except UndeclaredArray as error:
             raise CallRejected("arguments", f"{self._signature.name}(): parameter {parameter!r}: {error}") from None
 
     def _convert(self, parameter: str, value: Any, kind: Any) -> Any:
+        """Convert a decoded value to its declared type. Raises CallRejected."""
         if kind is Any:
             return value
         try:
@@ -214,5 +221,6 @@ class ArgumentDecoders:
             ) from None
 
 
-def _refuse(body: Body) -> NoReturn:
+def _raise_no_decoder(body: Body) -> NoReturn:
+    """Raise IndexError, as for a length without a decoder."""
     raise IndexError

@@ -1,4 +1,4 @@
-"""A call as its handler, its caller's interceptors and its server's interceptors see it."""
+"""A call, as its handler and the interceptors of both sides see it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Call(msgspec.Struct, eq=False):
         return self._reply_metadata
 
     def part(self) -> Call:
-        """Return a call with the same endpoint, deadline and metadata, as one of the parts of this call."""
+        """Return a new call with the same endpoint and deadline, which shares the metadata of this one."""
         return Call(self._peer, self.endpoint, 0, self.deadline, self._metadata, self.reply_metadata)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
@@ -131,12 +131,12 @@ _running: dict[int, _core.CurrentCall] = {}
 
 
 def thread_call_state() -> _core.CurrentCall:
-    """Return the current frame or call of the calling thread's event loop."""
+    """Return the object that holds the current frame or call of the calling thread's event loop."""
     return _running.setdefault(threading.get_ident(), _core.CurrentCall())
 
 
 def find_call() -> Call | None:
-    """Return the call that is being handled here, or None."""
+    """Return the call that this thread or task handles, or None."""
     here = _running.get(threading.get_ident())
     frame = None if here is None else here.frame
     if here is None or frame is None:
@@ -162,7 +162,7 @@ def current_call() -> Call:
 
 
 def earliest_deadline(own: int | None) -> int | None:
-    """Return the earlier one of a call's own deadline and the deadline of the call that is being handled here."""
+    """Return the earlier of ``own`` and the deadline of the call that this code handles; None if there is neither."""
     call = find_call() if deadlines_seen else None
     inherited = call.deadline if call is not None and not call._ended else None
     if own is None or inherited is None:
@@ -171,7 +171,7 @@ def earliest_deadline(own: int | None) -> int | None:
 
 
 def check_metadata(metadata: Mapping[str, str | bytes]) -> Metadata:
-    """Return a copy of valid metadata. Raises TypeError for invalid metadata."""
+    """Return a copy of metadata. Raises TypeError unless it is a mapping of str to str or bytes."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata: expected a dict of str to str or bytes, got {metadata!r}")
     for key, value in metadata.items():

@@ -47,10 +47,11 @@ class Endpoint:
 
     @property
     def shape(self) -> Shape:
-        """The sides of the endpoint that are streams."""
+        """Streams of the endpoint, to the caller and from it."""
         return Shape(self.signature.streams, tuple(self.signature.input_positions.items()))
 
     def _check_run_in(self) -> None:
+        """Raise ValueError or TypeError for options that do not fit the function."""
         what = f"endpoint {self.signature.name!r}"
         if self.run_in not in ("loop", "thread", "process"):
             raise ValueError(f"{what}: run_in must be 'loop', 'thread' or 'process', not {self.run_in!r}")
@@ -76,7 +77,7 @@ class Endpoint:
             )
 
     def check_reachable(self) -> None:
-        """Raise TypeError if another process is to run the function but cannot import it. Requires a loaded module."""
+        """Raise TypeError if another process must run the function but cannot import it. The module must be loaded."""
         if self.run_in != "process":
             return
         import pickle  # Rarely needed.

@@ -31,7 +31,7 @@ Interceptor = Callable[[Call], AbstractContextManager[Any] | AbstractAsyncContex
 
 
 def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> tuple[Any, ...]:
-    """Return the interceptors as a tuple. Raises TypeError for an invalid one. ``plain``: True for use in threads."""
+    """Return the interceptors as a tuple. Raises TypeError for an invalid one. With ``plain``, they run in threads."""
     if callable(interceptors) or isinstance(interceptors, (str, bytes)) or not isinstance(interceptors, Iterable):
         raise TypeError(f"interceptors: expected a list of them, got {interceptors!r}")
     found = tuple(interceptors)
@@ -56,7 +56,7 @@ def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
 
 
 def check_takes_one_argument(what: str, function: Callable[..., Any], call: str) -> None:
-    """Raise TypeError, beginning with ``what``, for a function that does not accept one argument."""
+    """Raise TypeError unless the function accepts one argument. The message begins with ``what`` and shows ``call``."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # The signature is not available.
@@ -68,7 +68,10 @@ def check_takes_one_argument(what: str, function: Callable[..., Any], call: str)
 
 
 async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], call: Call) -> None:
-    """Enter the context managers of all interceptors for the call, the first one outermost."""
+    """Enter the context managers of all interceptors for the call, the first one outermost.
+
+    Raises TypeError if an interceptor returns no context manager.
+    """
     for interceptor in interceptors:
         manager = interceptor(call)
         if isinstance(manager, AbstractAsyncContextManager):
@@ -80,7 +83,10 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
 
 
 def enter_all_sync(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
-    """Enter the plain context managers of all interceptors for the call, the first one outermost."""
+    """Enter the plain context managers of all interceptors for the call, the first one outermost.
+
+    Raises TypeError if an interceptor returns no plain context manager.
+    """
     for interceptor in interceptors:
         manager: object = interceptor(call)
         if not isinstance(manager, AbstractContextManager):

@@ -70,7 +70,7 @@ def _check_method(function: Any) -> None:
 
 
 def _mark_of(cls: type, attribute: str) -> EndpointOptions | None:
-    """Return the mark of a class member without evaluating it, as a property would be; None if there is none.
+    """Return the mark of a class member without evaluating the member; None if there is none.
 
     Raises TypeError if the mark would be lost: on a property, or on a method that an unmarked method overrides.
     """
@@ -94,6 +94,7 @@ def _mark_of(cls: type, attribute: str) -> EndpointOptions | None:
 
 
 def _direct_mark(static: Any) -> EndpointOptions | None:
+    """Return the mark on a class member itself, or on the function within a static or class method; or None."""
     inner = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
     for each in (static, inner):
         options = getattr(each, "__dict__", {}).get(_MARK)

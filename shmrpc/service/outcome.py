@@ -19,7 +19,7 @@ def outcome_of(call: Call, error: BaseException | None) -> str:
     """Return ``ok``, ``cancelled``, ``deadline_exceeded``, an ApplicationError's code, or the exception's class.
 
     ``error`` is the exception that passed through the call's interceptors. The class name is qualified unless it is a
-    builtin. For an exception that was raised remotely it is the name at the remote side.
+    builtin. An exception that was raised remotely has the name of its class at the remote side.
     """
     if error is None:
         return OK
@@ -27,13 +27,11 @@ def outcome_of(call: Call, error: BaseException | None) -> str:
         error = failure_error(describe_failure(error))
     if isinstance(error, ApplicationError):
         return error.code
-    if isinstance(error, DeadlineExceeded) and not isinstance(
-        error, RemoteError
-    ):  # Otherwise it belongs to a call made by the handler.
+    # A DeadlineExceeded that is a RemoteError belongs to a call made by the handler.
+    if isinstance(error, DeadlineExceeded) and not isinstance(error, RemoteError):
         return DEADLINE_EXCEEDED
-    if (
-        isinstance(error, asyncio.CancelledError) and call.remaining() == 0
-    ):  # The handler gets its deadline as a cancellation.
+    # The handler gets its deadline as a cancellation.
+    if isinstance(error, asyncio.CancelledError) and call.remaining() == 0:
         return DEADLINE_EXCEEDED
     if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
         return CANCELLED

@@ -73,7 +73,7 @@ class Group:
         return self.add_endpoint(function, EndpointOptions(name, run_in, threads))
 
     def add_endpoint(self, function: _F, options: EndpointOptions) -> _F:
-        """Add one endpoint."""
+        """Add a function as an endpoint, and return the function. Raises as :meth:`endpoint` does."""
         self._service.check_open()
         check_function(self._service.name, function)
         name = getattr(function, "__name__", "") if options.name is None else options.name
@@ -95,7 +95,10 @@ class Group:
         return function
 
     def group(self, prefix: str) -> Group:
-        """Return a group of endpoints: those of ``service.group("math")`` are called as ``client.math.add(1, 2)``."""
+        """Return a group for endpoints under a prefix: clients call ``client.math.add(1, 2)`` after ``group("math")``.
+
+        Raises ValueError for an invalid prefix.
+        """
         if not isinstance(prefix, str) or not all(map(_is_valid_name, prefix.split("."))):
             raise ValueError(f"prefix {prefix!r}: expected identifiers without a leading underscore, joined by dots")
         return Group(self._service, f"{self._prefix}{prefix}.")
@@ -103,9 +106,8 @@ class Group:
     def include(self, source: object, /, *, prefix: str = "") -> None:
         """Add the endpoints of ``source``, under ``prefix`` if there is one.
 
-        ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``, and whose state the endpoints
-        share. Or it is another Service, whose present endpoints are added with that service's interceptors, but without
-        its lifespan.
+        ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``; the endpoints share its state. Or
+        ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan.
 
         Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for a taken
         name, LocalProtocolError while the service is being served.
@@ -163,7 +165,7 @@ class Service(Group):
         return f"Service({self.name!r}, endpoints={list(self.endpoints)})"
 
     def check_reachable(self) -> None:
-        """Raise TypeError for an endpoint that is to run in another process, which could not import it."""
+        """Raise TypeError if an endpoint must run in another process that cannot import it."""
         for endpoint in self.endpoints.values():
             endpoint.check_reachable()
 
@@ -176,12 +178,13 @@ class Service(Group):
 
 
 def _wrapper_hint(function: Any) -> str:
+    """Return a hint about decorators for a function that was defined within another; "" for any other function."""
     inner = "<locals>" in getattr(function, "__qualname__", "")
     return "; if a decorator made this function, let it use functools.wraps, or give a name=" if inner else ""
 
 
 def _warn_of_name(name: str) -> None:
-    """Warn of an endpoint that clients do not offer as an attribute."""
+    """Issue a UserWarning if clients cannot offer an endpoint of this name as an attribute."""
     hidden = next((part for part in name.split(".") if keyword.iskeyword(part)), None)
     first = name.partition(".")[0]
     if hidden is None and first not in CLIENT_METHODS:
@@ -191,7 +194,7 @@ def _warn_of_name(name: str) -> None:
 
 
 def _check_lifespan(service: str, lifespan: Any) -> None:
-    """Raise TypeError for an object that returns no async context manager."""
+    """Raise TypeError unless the object is a function that can return an async context manager for a service."""
     what = f"lifespan of {service!r}: expected a function of the service that gives an async context manager"
     if not callable(lifespan):
         raise TypeError(f"{what}, got {lifespan!r}")

@@ -27,13 +27,14 @@ class Signature:
         self.endpoint = endpoint
         self.name = f"{service}.{endpoint}"
         try:
-            self._read(function)
+            self._read_declaration(function)
         except TypeError as error:
             raise TypeError(f"endpoint {self.name!r}: {error}") from None
 
-    def _read(self, function: Callable[..., Any]) -> None:
+    def _read_declaration(self, function: Callable[..., Any]) -> None:
+        """Set the attributes from a function's declaration. Raises TypeError."""
         hints = _type_hints(function)
-        signature = _signature(function)
+        signature = _inspect_signature(function)
         declared = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
         result = hints.get("return", signature.empty)
         result = None if result is type(None) else result  # The notation of source code, for messages.
@@ -83,6 +84,7 @@ class Signature:
         return [p.name for p in self.parameters if p.kind in POSITIONAL_KINDS]
 
     def _check_streams(self, function: Callable[..., Any], types: dict[str, Any]) -> None:
+        """Raise TypeError for a stream at a place where none can be."""
         for parameter in self.parameters:
             stream_types.check_parameter(parameter, types[parameter.name])
         stream_types.check_result(function, self.result)
@@ -110,6 +112,7 @@ class Signature:
                 continue
 
     def _check_writable(self) -> None:
+        """Raise TypeError for ``Writable`` at a place other than a single parameter."""
         for name in self.writable:
             if self.signature.parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
                 raise TypeError(f"parameter {name!r} cannot be Writable: name each one")
@@ -121,7 +124,7 @@ class Signature:
         return unreadable_call(f"{self.name}(): the arguments cannot be read", why)
 
     def describe_mismatch(self, what: str, error: Exception, value: Any, kind: Any) -> str:
-        """Describe a value that is not of its declared type."""
+        """Return the message for a value that is not of its declared type."""
         why = str(error)
         why = f"{why[0].lower()}{why[1:]}"
         return f"{self.name}(): {what}: {why} ({short_repr(value)}); it is declared as {type_name(kind)}"
@@ -134,7 +137,10 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the declared types of a function, also of a `functools.partial`; empty without annotations."""
+    """Return the declared types of a function, also of a `functools.partial`; empty without annotations.
+
+    Raises TypeError for an annotation that cannot be resolved.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     try:
@@ -146,7 +152,8 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
         ) from None
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def _inspect_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function. Raises TypeError if Python does not know it."""
     try:
         return inspect.signature(function)
     except (ValueError, TypeError):
@@ -157,6 +164,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _check_type(what: str, kind: Any) -> None:
+    """Raise TypeError for a declared type to which no value can be decoded."""
     try:
         check_type(kind)
     except (TypeError, RecursionError) as error:

@@ -31,12 +31,12 @@ _UNSENDABLE_TYPES: Final = (*_OUTPUTS, *_AWAITED)
 
 def is_streaming(function: Callable[..., Any], result: Any) -> bool:
     """Return True if a function with this declared result streams to its caller."""
-    return _yields(function) or (not inspect.iscoroutinefunction(function) and _origin(result) in _OUTPUTS)
+    return _is_generator(function) or (not inspect.iscoroutinefunction(function) and _origin(result) in _OUTPUTS)
 
 
 def output_item(result: Any) -> Any:
-    """Return the type of the items of a stream to the caller; Any if undeclared."""
-    return _item(result, _YIELDED)
+    """Return the item type of a declared result that is a stream to the caller; Any if undeclared."""
+    return _item_type(result, _YIELDED)
 
 
 def is_input(kind: Any) -> bool:
@@ -45,14 +45,14 @@ def is_input(kind: Any) -> bool:
 
 
 def input_item(kind: Any) -> Any:
-    """Return the type of the items of a stream from the caller; Any if undeclared."""
-    return _item(_without_none(kind), _INPUTS)
+    """Return the item type of a parameter that takes a stream from the caller; Any if undeclared."""
+    return _item_type(_without_none(kind), _INPUTS)
 
 
 def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
-    """Raise TypeError for a parameter whose type has a stream at a place where none can be.
+    """Raise TypeError for a parameter whose type contains a stream or an awaitable where none can be.
 
-    ``item``: the item type of a parameter that takes a stream, and the type of any other.
+    ``item`` is the item type of a parameter that takes a stream, otherwise the type of the parameter.
     """
     kind, default = parameter.annotation, parameter.default
     if is_input(kind):
@@ -84,9 +84,9 @@ def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
 
 
 def check_result(function: Callable[..., Any], result: Any) -> None:
-    """Raise TypeError for a declared result that is a stream without being one, or contains one."""
+    """Raise TypeError for a declared result that does not match the function, or that contains a stream."""
     what = f"its result is declared as {type_name(result)}"
-    if _yields(function):
+    if _is_generator(function):
         if result not in (Any, object) and _origin(result) not in _YIELDED:
             name = "AsyncIterator[T]" if inspect.isasyncgenfunction(function) else "Iterator[T]"
             raise TypeError(f"it yields, so it streams, but {what}: declare {name}, or return a list")
@@ -107,22 +107,24 @@ def check_result(function: Callable[..., Any], result: Any) -> None:
         raise TypeError(f"{what}: no {_origin(within).__name__} can be within a result or an item of a stream")
 
 
-def _yields(function: Callable[..., Any]) -> bool:
+def _is_generator(function: Callable[..., Any]) -> bool:
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
-def _item(kind: Any, of: tuple[Any, ...]) -> Any:
-    kind = _without_annotation(kind)
-    arguments = get_args(kind) if get_origin(kind) in of else ()
+def _item_type(kind: Any, generics: tuple[Any, ...]) -> Any:
+    """Return the first type argument of a type that is one of these generic types; Any for any other type."""
+    kind = _without_annotated(kind)
+    arguments = get_args(kind) if get_origin(kind) in generics else ()
     return arguments[0] if arguments else Any
 
 
 def _origin(kind: Any) -> Any:
-    kind = _without_annotation(kind)
+    """Return the generic type of a type, without ``Annotated``; the type itself if it is not generic."""
+    kind = _without_annotated(kind)
     return get_origin(kind) or kind
 
 
-def _without_annotation(kind: Any) -> Any:
+def _without_annotated(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
@@ -136,7 +138,7 @@ def _without_none(kind: Any) -> Any:
 
 def _find_unsendable(kind: Any) -> Any:
     """Return the first type within this one that cannot be sent; None if there is none."""
-    kind = _without_annotation(kind)
+    kind = _without_annotated(kind)
     if _origin(kind) in _UNSENDABLE_TYPES:
         return kind
     if get_origin(kind) in (Literal, Callable):

@@ -122,13 +122,13 @@ _ADVICE: Final[tuple[tuple[str, str], ...]] = (
 def unsupported_error(value: Any) -> TypeError:
     """Return the error for a value that would come out as something else."""
     cls = type(value)
-    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := encode_errors.instead(value)):
+    if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := encode_errors.advise_sender(value)):
         return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_register_advice(cls)}")
     for name, advice in _ADVICE:
         found = imported(name)
         if found is not None and isinstance(value, found):
             return TypeError(f"{advice}; or {_register_advice(cls)}")
-    if advice := encode_errors.instead(value):
+    if advice := encode_errors.advise_sender(value):
         return TypeError(re.sub(r"\bsend ", "store ", advice))
     return TypeError(f"mark the class {cls.__qualname__} as @shmrpc.shared, or {_register_advice(cls)}")
 

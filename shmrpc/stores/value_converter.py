@@ -95,7 +95,7 @@ class ValueConverter:
     def _describe_array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
         """Return a NumPy array in the form of convert()."""
         try:
-            described = dtypes.describe(array.dtype)
+            described = dtypes.encode(array.dtype)
         except TypeError as error:
             raise self._encode_error(array, str(error)) from None
         description = _codec.encode([described, list(array.shape)])

@@ -103,7 +103,7 @@ class PlainSender:
 
 
 class OutgoingStream:
-    """Sending end of a stream. Calls ``on_pause(1)`` before it yields to the event loop, ``on_pause(-1)`` afterwards."""
+    """Sending end of a stream. Calls ``on_pause(1)`` before it yields to the event loop, ``on_pause(-1)`` after."""
 
     __slots__ = ("_closed", "_must_pause", "_on_pause", "_sender", "_waiter", "has_started")
 

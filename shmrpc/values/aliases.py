@@ -17,12 +17,15 @@ UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def type_hints(of: Any) -> dict[str, Any]:
-    """Return the declared types of a function or a class, without aliases. Raises as `typing.get_type_hints` does."""
+    """Return the declared types of a function or a class by name, without aliases.
+
+    Raises as `typing.get_type_hints` does.
+    """
     return {name: without_aliases(hint) for name, hint in typing.get_type_hints(of, include_extras=True).items()}
 
 
 def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """Return a type with its type parameters replaced."""
+    """Return a type with its type parameters replaced by the types in ``given``."""
     if isinstance(kind, TypeVar):
         return given.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())

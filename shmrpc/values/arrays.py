@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.msgpack import Ext
 
 from shmrpc.values import dtypes
-from shmrpc.values.blocks import LARGE_ARRAY, is_block, length_of_axis, size_of
+from shmrpc.values.blocks import LARGE_ARRAY, check_axis_length, is_block, size_of
 from shmrpc.values.decode_context import DecodeContext, library
 from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
@@ -31,10 +31,13 @@ _MAX_EMPTY: Final = 65536
 
 
 def write_array(value: Any, context: EncodeContext) -> Ext:
-    """Encode an array: by reference if it is contiguous or lies in memory of shmrpc; otherwise as a contiguous copy."""
+    """Encode an array: without a copy if it is large and contiguous or in shared memory, else as a contiguous copy.
+
+    Raises TypeError for an array of Python objects, unless pickles are allowed.
+    """
     np = sys.modules["numpy"]
     try:
-        dtype = dtypes.describe(value.dtype)
+        dtype = dtypes.encode(value.dtype)
     except dtypes.HoldsObjects:
         if context.pickled:
             return write_pickle(value, context)
@@ -56,19 +59,19 @@ def write_array(value: Any, context: EncodeContext) -> Ext:
 
 
 def _write_masked(value: Any, context: EncodeContext) -> Any:
-    """Encode a masked array, which is two arrays, as a pickle. Raises TypeError if pickles are not allowed."""
+    """Encode a masked array as a pickle. Raises TypeError if pickles are not allowed."""
     if context.pickled:
         return write_pickle(value, context)
     raise TypeError("a masked array cannot be sent: send .filled(), or its .data and .mask")
 
 
 def _write_of_class(value: Any, context: EncodeContext) -> Ext:
-    """Encode an array of a derived class of NumPy: a plain array, and the name of the class."""
+    """Encode an array of one of NumPy's derived classes as a plain array and the name of the class."""
     return Ext(CLASSED, context.pack([type(value).__name__, write_array(sys.modules["numpy"].asarray(value), context)]))
 
 
 def _write_scalar(value: Any, context: EncodeContext) -> Ext:
-    dtype = dtypes.describe(value.dtype)
+    dtype = dtypes.encode(value.dtype)
     # An empty str has a dtype of no bytes, but ``tobytes`` returns some.
     payload = [dtype, value.tobytes()[: value.dtype.itemsize]]
     if value.dtype.char in _TWINS:
@@ -77,16 +80,17 @@ def _write_scalar(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read_array(payload: Any, context: DecodeContext) -> Any:
-    """Return a read-only view of the received memory, or a writable copy."""
-    made = _view(payload, context)
+    """Return an array: a read-only view of the received memory, or a writable copy."""
+    made = _view_array(payload, context)
     return made.copy(order="K") if context.owns else made
 
 
-def _view(payload: Any, context: DecodeContext) -> Any:
+def _view_array(payload: Any, context: DecodeContext) -> Any:
+    """Return an array over the received memory. Raises ValueError if it does not fit."""
     np: Any = library("numpy", "a NumPy array")
-    described, shape, place, *layout = payload
-    dtype, data = dtypes.build(np, described), context.data(place)
-    count = math.prod(map(length_of_axis, shape))
+    encoded, shape, place, *layout = payload
+    dtype, data = dtypes.build(np, encoded), context.data(place)
+    count = math.prod(map(check_axis_length, shape))
     if dtype.itemsize == 0 and count > _MAX_EMPTY:
         raise ValueError(f"{count} elements of no bytes")
     if not layout:
@@ -112,8 +116,8 @@ def _read_of_class(payload: Any, context: DecodeContext) -> Any:
 
 def _read_scalar(payload: Any, context: DecodeContext) -> Any:
     np: Any = library("numpy", "a NumPy scalar")
-    described, data, *twin = payload
-    dtype = dtypes.build(np, described)
+    encoded, data, *twin = payload
+    dtype = dtypes.build(np, encoded)
     if twin:
         plain, (letter,) = dtype, twin
         dtype = np.dtype(letter if letter in _TWINS else None)
@@ -124,11 +128,11 @@ def _read_scalar(payload: Any, context: DecodeContext) -> Any:
     return np.ndarray((), dtype, buffer=data)[()]
 
 
-def covering(array: Any) -> tuple[Any, int]:
-    """Return the bytes from an array's first to its last in memory, and the offset of its first element."""
+def covering_bytes(array: Any) -> tuple[Any, int]:
+    """Return a view of the bytes from an array's lowest to its highest address, and the first element's offset."""
     np = sys.modules["numpy"]
-    ways = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    before, after = -sum(way for way in ways if way < 0), sum(way for way in ways if way > 0)
+    spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    before, after = -sum(span for span in spans if span < 0), sum(span for span in spans if span > 0)
     lowest = array[(..., *(slice(None, None, -1 if step < 0 else 1) for step in array.strides))]
     first = lowest[(..., *(slice(0, 1),) * array.ndim)].reshape(1).view(np.uint8)
     size = before + after + array.itemsize
@@ -136,7 +140,7 @@ def covering(array: Any) -> tuple[Any, int]:
 
 
 def base_of(value: Any) -> Any:
-    """Return the object that owns the memory of an array or a memoryview."""
+    """Return the object that owns the memory of an array or a memoryview: a block, or the last base."""
     while not is_block(value):
         below = value.obj if isinstance(value, memoryview) else getattr(value, "base", None)
         if below is None:
@@ -146,36 +150,37 @@ def base_of(value: Any) -> Any:
 
 
 def _is_shared(array: Any) -> bool:
-    """Return True if an array is a view of shared memory, as from ``empty()``, where its receiver may write."""
+    """Return True if an array lies in shared memory, as one from ``empty()`` does."""
     return type(base_of(array)).__module__ == "shmrpc._core"
 
 
 def _shared_range(array: Any) -> tuple[Any, tuple[int, ...], int] | None:
-    """Return the range of shared memory that an array with gaps views; None if a copy of the array is better."""
-    if _in_c_order(array) is not None or not _is_shared(array):
+    """Return the shared memory under an array with gaps, its strides and its offset; None if a copy is better."""
+    if _transpose_to_c_order(array) is not None or not _is_shared(array):
         return None
-    memory, offset = covering(array)
+    memory, offset = covering_bytes(array)
     return (memory, array.strides, offset) if memory.nbytes >= array.nbytes > 0 else None
 
 
 def _compact(np: Any, array: Any) -> tuple[Any, tuple[int, ...] | None, int]:
-    """Return the elements as contiguous bytes in their own order, and the strides if that is not C order."""
-    row = array if array.flags.c_contiguous else _in_c_order(array)
+    """Return the elements as contiguous bytes in the order of memory, the strides if that is not C order, and 0."""
+    row = array if array.flags.c_contiguous else _transpose_to_c_order(array)
     if row is None:
         array = array.copy(order="K")
-        row = array if array.flags.c_contiguous else _in_c_order(array)
+        row = array if array.flags.c_contiguous else _transpose_to_c_order(array)
     if row is None:
         array = row = np.ascontiguousarray(array)
-    return _flat(np, row), None if row is array else array.strides, 0
+    return _view_bytes(np, row), None if row is array else array.strides, 0
 
 
-def _in_c_order(array: Any) -> Any:
-    """Return a view with the axes in such an order that its elements lie in C order; None if there is no such order."""
+def _transpose_to_c_order(array: Any) -> Any:
+    """Return a transposed view whose elements are contiguous in C order; None if no order of the axes gives one."""
     row = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
     return row if row.flags.c_contiguous else None
 
 
-def _flat(np: Any, array: Any) -> Any:
+def _view_bytes(np: Any, array: Any) -> Any:
+    """Return the bytes of a contiguous array as a view."""
     return array.reshape(-1).view(np.uint8) if array.itemsize else np.empty(0, np.uint8)
 
 

@@ -29,20 +29,24 @@ _blocks: Final[dict[int, Block]] = {}
 def _write_buffer(value: Any, context: EncodeContext) -> Ext:
     if not value.is_cpu:
         raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
-    return Ext(ARROW_BUFFER, context.pack(_data(value, value, context)))
+    return Ext(ARROW_BUFFER, context.pack(_encode_data(value, value, context)))
 
 
 def _read_buffer(payload: Any, context: DecodeContext) -> Any:
-    pa = _pyarrow("an Arrow buffer")
-    return context.once(ARROW_BUFFER, payload, lambda data: _buffer_of(pa, data))
+    pa = _import_pyarrow("an Arrow buffer")
+    return context.once(ARROW_BUFFER, payload, lambda data: _wrap_buffer(pa, data))
 
 
-def _data(owner: Any, buffer: Any, context: EncodeContext) -> bytes | int:
+def _encode_data(owner: Any, buffer: Any, context: EncodeContext) -> bytes | int:
+    """Return the bytes of a small buffer, or place a large one beside the body and return its index."""
     return buffer.to_pybytes() if buffer.size < LARGE_ARRAY else context.place(owner, buffer)
 
 
-def _stream_of(value: Any) -> Any:
-    """Return an IPC stream of a batch or a table. It is written twice, first only to measure its size."""
+def _write_ipc_stream(value: Any) -> Any:
+    """Return a buffer with the IPC stream of a batch or a table, which is written twice, first to measure its size.
+
+    Raises TypeError if pyarrow cannot be imported.
+    """
     pa: Any = sys.modules["pyarrow"]
     try:
         importlib.import_module("pyarrow.ipc")
@@ -50,52 +54,52 @@ def _stream_of(value: Any) -> Any:
         kind = type(value).__qualname__
         raise TypeError(f"sending a {kind} needs pyarrow: {describe_import_failure('pyarrow.ipc', error)}") from error
     measure = pa.MockOutputStream()
-    _write(pa, measure, value)
+    _write_value(pa, measure, value)
     buffer = pa.allocate_buffer(measure.size())
-    _write(pa, pa.FixedSizeBufferWriter(buffer), value)
+    _write_value(pa, pa.FixedSizeBufferWriter(buffer), value)
     return buffer
 
 
-def _write(pa: Any, sink: Any, value: Any) -> None:
+def _write_value(pa: Any, sink: Any, value: Any) -> None:
     with pa.ipc.new_stream(sink, value.schema) as writer:
         writer.write(value)
 
 
-def _is_arrows(kind: type) -> bool:
+def _is_arrow_class(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "pyarrow"
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _stream(
+def _stream_extension(
     code: int,
     name: str,
     cls: str,
     payload: str,
     take: Callable[[Any], Any],
-    wrap: Callable[[Any], Any] = _same,
-    covers: Callable[[type], bool] = _is_arrows,
+    wrap: Callable[[Any], Any] = _identity,
+    covers: Callable[[type], bool] = _is_arrow_class,
 ) -> Extension:
-    """Return the extension of a type that travels as an IPC stream, whose columns stay in received memory.
+    """Return the extension of a type that travels as an IPC stream. The columns of a received value stay in its block.
 
-    ``wrap`` makes a batch or table of a value, ``take`` reverses it.
+    ``wrap`` makes a batch or table of a value, ``take`` reads the value from a stream.
     """
 
     def write(value: Any, context: EncodeContext) -> Ext:
-        return Ext(code, context.pack(_data(value, _stream_of(wrap(value)), context)))
+        return Ext(code, context.pack(_encode_data(value, _write_ipc_stream(wrap(value)), context)))
 
     def read(payload: Any, context: DecodeContext) -> Any:
-        pa = _pyarrow(f"an {name}")
+        pa = _import_pyarrow(f"an {name}")
 
-        def opened(data: Data) -> Any:
-            with pa.ipc.open_stream(_buffer_of(pa, data)) as stream:
+        def read_stream(data: Data) -> Any:
+            with pa.ipc.open_stream(_wrap_buffer(pa, data)) as stream:
                 value = take(stream)
             value.validate()
             return value
 
-        return context.once(code, payload, opened)
+        return context.once(code, payload, read_stream)
 
     return Extension(code, name, payload, read, {cls: write}, covers=covers)
 
@@ -115,8 +119,8 @@ def _as_table(value: Any) -> Any:
     return sys.modules["pyarrow"].Table.from_arrays([value], [""])
 
 
-def _column(value: Any) -> Any:
-    """Return the only column of a batch or a table. Raises ValueError."""
+def _only_column(value: Any) -> Any:
+    """Return the column of a batch or a table. Raises ValueError if there is not one, or its type is unknown here."""
     if value.num_columns != 1:
         raise ValueError(f"expected one column, got {value.num_columns}")
     unknown = (value.schema.field(0).metadata or {}).get(b"ARROW:extension:name")
@@ -125,21 +129,23 @@ def _column(value: Any) -> Any:
     return value.column(0)
 
 
-def _pyarrow(what: str) -> Any:
+def _import_pyarrow(what: str) -> Any:
+    """Import pyarrow and its IPC. Raises DecodeError, which calls the value ``what``."""
     pyarrow = library("pyarrow", what)
     library("pyarrow.ipc", what)
     return pyarrow
 
 
-def _buffer_of(pa: Any, data: Data) -> Any:
+def _wrap_buffer(pa: Any, data: Data) -> Any:
+    """Return an Arrow buffer over data, and record the block under it."""
     buffer = pa.py_buffer(data)
     if is_block(data):
         _blocks[buffer.address] = data
-        weakref.finalize(buffer, _forget, buffer.address, data).atexit = False
+        weakref.finalize(buffer, _forget_block, buffer.address, data).atexit = False
     return buffer
 
 
-def _forget(address: int, block: Block) -> None:
+def _forget_block(address: int, block: Block) -> None:
     if _blocks.get(address) is block:
         del _blocks[address]
 
@@ -157,24 +163,26 @@ def block_of_buffer(value: Any) -> Block | None:
 
 
 EXTENSIONS: Final = (
-    Extension(ARROW_BUFFER, "Arrow buffer", "data", _read_buffer, {"pyarrow.Buffer": _write_buffer}, covers=_is_arrows),
-    _stream(9, "Arrow record batch", "pyarrow.RecordBatch", "data: an IPC stream of one batch", _first_batch),
-    _stream(10, "Arrow table", "pyarrow.Table", "data: an IPC stream", lambda stream: stream.read_all()),
-    _stream(
+    Extension(
+        ARROW_BUFFER, "Arrow buffer", "data", _read_buffer, {"pyarrow.Buffer": _write_buffer}, covers=_is_arrow_class
+    ),
+    _stream_extension(9, "Arrow record batch", "pyarrow.RecordBatch", "data: an IPC stream of one batch", _first_batch),
+    _stream_extension(10, "Arrow table", "pyarrow.Table", "data: an IPC stream", lambda stream: stream.read_all()),
+    _stream_extension(
         40,
         "Arrow array",
         "pyarrow.Array",
         "data: an IPC stream of one batch, which has one column",
-        lambda stream: _column(_first_batch(stream)),
+        lambda stream: _only_column(_first_batch(stream)),
         _as_batch,
         lambda kind: True,  # The class of an array of an extension type, which the type names, is the program's own.
     ),
-    _stream(
+    _stream_extension(
         41,
         "Arrow chunked array",
         "pyarrow.ChunkedArray",
         "data: an IPC stream of a table, which has one column",
-        lambda stream: _column(stream.read_all()),
+        lambda stream: _only_column(stream.read_all()),
         _as_table,
     ),
 )

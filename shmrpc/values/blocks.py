@@ -1,4 +1,4 @@
-"""Blocks of received memory, and the sizes from which buffers travel in them."""
+"""Blocks of received memory, and the sizes from which buffers travel in blocks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = [
     "Data",
     "Unmapped",
     "bytes_of",
+    "check_axis_length",
     "is_block",
-    "length_of_axis",
     "size_of",
 ]
 
@@ -28,11 +28,11 @@ class Block(Protocol):
     """Received memory: read-only bytes, which stay valid as long as a view of them exists."""
 
     def to_bytes(self) -> bytes:
-        """Return a copy."""
+        """Return a copy of the bytes."""
         ...
 
     def release(self) -> None:
-        """Give the memory back now."""
+        """Return the memory to its owner now."""
         ...
 
     def private(self) -> Any:
@@ -56,7 +56,7 @@ def is_block(value: object) -> TypeGuard[Block]:
 
 
 def size_of(data: Data) -> int:
-    """Return the size in bytes."""
+    """Return the size of the data in bytes."""
     return len(data) if isinstance(data, bytes) else memoryview(data).nbytes
 
 
@@ -65,8 +65,8 @@ def bytes_of(data: Data) -> bytes:
     return data if isinstance(data, bytes) else data.to_bytes()
 
 
-def length_of_axis(value: Any) -> int:
-    """Return the number. Raises ValueError unless it is an integer of 0 or more."""
+def check_axis_length(value: Any) -> int:
+    """Return the length of an axis. Raises ValueError unless it is an int of 0 or more."""
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not the length of an axis")
     return value

@@ -26,7 +26,7 @@ _OWN_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 
 
 def _write_bytes(value: bytes, context: EncodeContext) -> Any:
-    """Return small bytes themselves, which are a MessagePack bin, and an extension for large ones."""
+    """Return small bytes unchanged, which travel as a MessagePack bin, and an extension for large ones."""
     if len(value) < LARGE:
         return value
     return Ext(BYTES, context.pack(context.place(value, value)))
@@ -45,6 +45,7 @@ def _write_memoryview(value: memoryview, context: EncodeContext) -> Ext:
 
 
 def _write_view(owner: Any, view: memoryview, form: str, context: EncodeContext) -> Ext:
+    """Encode a view with its format and its shape. Raises TypeError for a shape that cannot be rebuilt."""
     size, shape = view.nbytes, view.shape or ()
     if size < LARGE or not view.c_contiguous:
         copy = view.tobytes()
@@ -60,7 +61,7 @@ def _write_view(owner: Any, view: memoryview, form: str, context: EncodeContext)
 
 
 def _native_format(form: str) -> str | None:
-    """Return a format as ``memoryview.cast`` takes it, or None if it does not take it."""
+    """Return the letter for a format in ``memoryview.cast``, or None if cast() does not support the format."""
     order, letter = (form[0], form[1:]) if form[:1] in ("@", "=", "<", ">", "!") else ("@", form)
     if letter not in _FORMATS:
         return None
@@ -78,7 +79,7 @@ def _write_array(value: array.array[Any], context: EncodeContext) -> Ext:
 
 
 def _read_memoryview(payload: Any, context: DecodeContext) -> memoryview[Any]:
-    """Return a read-only view."""
+    """Return a read-only view of the received memory."""
     if not isinstance(payload, list):
         return memoryview(context.data(payload)).toreadonly()
     place, form, shape = payload

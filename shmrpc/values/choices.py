@@ -22,9 +22,9 @@ _ANYTHING_ELSE: Final = object()
 
 
 def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
-    """Return the choices of a type at a path such as ``.colours[0]`` as text; "" if they are unknown.
+    """Return the text of the values that a type allows at a path such as ``.colours[0]``; "" if they are unknown.
 
-    With ``complete``, return "" also if the type allows other values there.
+    With ``complete``, return "" also if the type allows values other than these choices.
     """
     try:
         info = mi.EnumType(kind) if isinstance(kind, type) and issubclass(kind, enum.Enum) else mi.type_info(kind)
@@ -44,12 +44,12 @@ def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
 
 
 def steps(path: str) -> list[tuple[str, str]]:
-    """Return the steps of a path, each the name of a field or an index."""
+    """Return the steps of a path, each as a pair: the name of a field or "", and an index or ""."""
     return _STEP.findall(path.removeprefix(_KEY_IN)) + [_KEY] * path.startswith(_KEY_IN)
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """Yield the choices as text, and _ANYTHING_ELSE for a type that is not a choice."""
+    """Yield each choice as text, and _ANYTHING_ELSE for each type that allows other values."""
     if isinstance(info, mi.UnionType):
         for each in info.types:
             yield from _choices(each, steps)

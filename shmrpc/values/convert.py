@@ -15,31 +15,34 @@ import msgspec
 
 from shmrpc.values import arrays, defaults, fields, references, registry
 from shmrpc.values.aliases import UNIONS, type_hints, union
-from shmrpc.values.error_text import nested, readable, split
+from shmrpc.values.error_text import nested_error, split_path, translate_error
 from shmrpc.values.fields import CONTAINERS
-from shmrpc.values.foreign_arrays import ForeignArray, mismatch
+from shmrpc.values.foreign_arrays import ForeignArray, explain_mismatch
 
 #: Types that are not converted: msgspec would decode any str as base64.
 _BUILTIN: Final = (bytes, bytearray, memoryview)
-_MAX_KEPT: Final = 4096
+_MAX_CACHED: Final = 4096
 
 
-class _Choice(type):
-    """Stand-in for a type that msgspec does not support. ``take`` converts and checks values."""
+class _StandIn(type):
+    """Stand-in for a type that msgspec does not support, by whose ``take`` :func:`dec_hook` converts values."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True
 
 
-def _choice(name: str, take: Callable[[Any], Any]) -> _Choice:
-    return _Choice(name, (), {"take": staticmethod(take)})
+def _make_stand_in(name: str, take: Callable[[Any], Any]) -> _StandIn:
+    return _StandIn(name, (), {"take": staticmethod(take)})
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
-    """Convert a value to a declared type that msgspec does not know; msgspec checks the class of the result."""
+    """Convert a value to a declared type that msgspec does not know; msgspec then checks the class of the result.
+
+    Raises ValueError if the value does not fit.
+    """
     if type(value) is kind:
         return value
-    if isinstance(kind, _Choice):
+    if isinstance(kind, _StandIn):
         return kind.take(value)  # type: ignore[attr-defined]
     origin = get_origin(kind) or kind
     if type(value) is ForeignArray:
@@ -72,23 +75,28 @@ def _check_array(kind: Any, value: Any) -> None:
         raise ValueError(f"Expected an array of `{names}`, got one of `{value.dtype}`")
 
 
-@functools.lru_cache(_MAX_KEPT)
+@functools.lru_cache(_MAX_CACHED)
 def declared_array(kind: Any) -> tuple[list[tuple[Any, ...]] | None, tuple[type, ...]]:
-    """Return the allowed lengths of each axis (empty: any), or None for any axes; and the allowed types of elements."""
+    """Return the axes and the element types that a declared array type allows.
+
+    The axes are the allowed lengths of each axis (empty: any length), or None for any number of axes. No element types
+    mean any type.
+    """
     args = get_args(kind)
     axes = get_args(args[0]) if args and get_origin(args[0]) is tuple else (Ellipsis,)
     lengths = [get_args(axis) if get_origin(axis) is typing.Literal else () for axis in axes]
-    scalars = _members(get_args(args[1])[0]) if len(args) > 1 and get_args(args[1]) else ()
+    scalars = _union_members(get_args(args[1])[0]) if len(args) > 1 and get_args(args[1]) else ()
     some = all(isinstance(each, type) and each is not Any for each in scalars)
     return None if Ellipsis in axes else lengths, scalars if some else ()
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
+def _union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union; any other type alone."""
     return get_args(kind) if get_origin(kind) in UNIONS else (kind,)
 
 
 def is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
-    """Return True if elements of a dtype have a declared type."""
+    """Return True if elements of a dtype are of this scalar type of NumPy, perhaps under another name."""
     if issubclass(dtype.type, scalar):
         return True
     # Two integer types of C may have equal dtypes. An abstract class has no dtype.
@@ -96,10 +104,10 @@ def is_dtype(np: Any, dtype: Any, scalar: type) -> bool:
 
 
 class DeclaredTypes:
-    """Cache of declared types, translated for msgspec, of one codec."""
+    """Cache of the declared types of one codec, translated for msgspec."""
 
     def __init__(self, *, pickled: bool) -> None:
-        """Create the cache. With ``pickled``, instances of any class can arrive, not only of registered ones."""
+        """Create the cache. With ``pickled``, instances of any class can arrive, else only of registered classes."""
         self._pickled = pickled
         self._for_decoding: dict[Any, Any] = {}
         self._for_converting: dict[Any, Any] = {}
@@ -112,18 +120,18 @@ class DeclaredTypes:
         self._changes += 1
 
     def for_decoding(self, kind: Any) -> Any:
-        """Return the type for msgspec to decode, usually the declared type. Raises TypeError if there is none."""
-        return self._kept(self._for_decoding, kind, instances=False)
+        """Return the type that msgspec decodes to, usually the declared type. Raises TypeError if there is none."""
+        return self._cached(self._for_decoding, kind, instances=False)
 
     def converter(self, kind: Any) -> Callable[[Any], Any]:
-        """Return a function that does :meth:`convert` for one type without a lookup each time."""
+        """Return a function that converts values to one type as :meth:`convert` does, with one lookup of the type."""
         made, wanted = -1, kind
 
         def convert(value: Any) -> Any:
             nonlocal made, wanted
             if made != self._changes:
-                made, wanted = self._changes, self._kept(self._for_converting, kind, instances=True)
-            return self._converted(value, wanted, kind)
+                made, wanted = self._changes, self._cached(self._for_converting, kind, instances=True)
+            return self._convert_to(value, wanted, kind)
 
         return convert
 
@@ -131,10 +139,11 @@ class DeclaredTypes:
         """Convert a decoded value to its declared type. Raises msgspec.ValidationError if it does not fit."""
         if kind is Any:
             return value
-        return self._converted(value, self._kept(self._for_converting, kind, instances=True), kind)
+        return self._convert_to(value, self._cached(self._for_converting, kind, instances=True), kind)
 
     @staticmethod
-    def _converted(value: Any, wanted: Any, kind: Any) -> Any:
+    def _convert_to(value: Any, wanted: Any, kind: Any) -> Any:
+        """Convert a value to ``wanted``, the translation of ``kind``. Raises ValidationError in Python's terms."""
         try:
             try:
                 return _convert(value, wanted)
@@ -145,22 +154,27 @@ class DeclaredTypes:
                 value = plain
                 return _convert(value, wanted)
         except msgspec.ValidationError as error:
-            raise mismatch(readable(error, kind, value), value) from None
+            raise explain_mismatch(translate_error(error, kind, value), value) from None
 
-    def _kept(self, kept: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
+    def _cached(self, cache: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
+        """Return the translation of a type from a cache, or add it."""
         try:
-            return kept[kind]
+            return cache[kind]
         except KeyError:
             pass
         except TypeError:  # A part of the type cannot be hashed.
             return self._translate(kind, instances)
         defaults.complete(kind)
-        if len(kept) >= _MAX_KEPT:
-            kept.clear()
-        translated = kept[kind] = self._translate(kind, instances)
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        translated = cache[kind] = self._translate(kind, instances)
         return translated
 
     def _translate(self, kind: Any, instances: bool) -> Any:
+        """Return a type with stand-ins for the parts that msgspec does not support; the same object if there are none.
+
+        With ``instances``, classes whose instances can arrive as instances get a stand-in, too.
+        """
         origin, args = get_origin(kind), get_args(kind)
         if origin is typing.Annotated:
             inner = self._translate(args[0], instances)
@@ -173,12 +187,12 @@ class DeclaredTypes:
             return kind if same else types.GenericAlias(origin, inside)
         if origin is not None or not isinstance(kind, type):
             return kind
-        if issubclass(kind, enum.Enum) and ((instances and self._can_come(kind)) or not _is_known(kind)):
-            return _choice(kind.__name__, lambda value: _member(kind, value))
+        if issubclass(kind, enum.Enum) and ((instances and self._can_arrive(kind)) or not _is_known(kind)):
+            return _make_stand_in(kind.__name__, lambda value: _convert_to_enum(kind, value))
         if instances and (
-            (self._can_come(kind) and fields.names_of(kind) is not None) or references.is_allowed_instance(kind)
+            (self._can_arrive(kind) and fields.names_of(kind) is not None) or references.is_allowed_instance(kind)
         ):
-            return _choice(kind.__name__, lambda value: self._instance(kind, value))
+            return _make_stand_in(kind.__name__, lambda value: self._convert_to_instance(kind, value))
         return kind
 
     def _translate_union(self, kind: Any, args: tuple[Any, ...], instances: bool) -> Any:
@@ -189,31 +203,32 @@ class DeclaredTypes:
         optional = len(members) < len(args)
         if len(members) == 1:
             return union([translated[0], None])
-        ours = [each for each in translated if isinstance(each, _Choice) or _is_custom(each)]
-        if not ours:
+        custom = [each for each in translated if isinstance(each, _StandIn) or _uses_dec_hook(each)]
+        if not custom:
             return kind
-        others = [each for each in translated if each not in ours]
+        others = [each for each in translated if each not in custom]
         rest = union(others) if others else None
         if rest is not None:
             msgspec.msgpack.Decoder(rest)  # Raises TypeError if msgspec cannot combine these.
         name = str(kind).replace("typing.", "")
-        made = _choice(name, lambda value: _one_of(name, ours, rest, value))
+        made = _make_stand_in(name, lambda value: _convert_to_union(name, custom, rest, value))
         return union([made, None]) if optional else made
 
-    def _can_come(self, kind: type) -> bool:
-        """Return True if an instance can arrive as itself instead of as a map."""
+    def _can_arrive(self, kind: type) -> bool:
+        """Return True if an instance of a class can arrive as an instance, not only as a map."""
         return self._pickled or registry.is_covered(kind)
 
-    def _instance(self, kind: type, value: Any) -> Any:
-        """Return an instance that arrived as one, with checked fields if registered; or build one from a map."""
+    def _convert_to_instance(self, kind: type, value: Any) -> Any:
+        """Return an instance unchanged, after a check of a registered class's fields; build an instance from a map."""
         if not isinstance(value, kind):
-            return _inner_convert(value, kind)
+            return _convert_within_hook(value, kind)
         entry = registry.entry_of(type(value))
         if entry is not None and entry.fields:
             self._check_fields(value, entry)
         return value
 
     def _check_fields(self, value: Any, entry: registry.Entry) -> None:
+        """Raise ValueError if a field of an instance is not of its declared type."""
         try:
             hints = type_hints(entry.cls)
         except Exception:  # For example a NameError, for a name imported only by type checkers.
@@ -223,12 +238,13 @@ class DeclaredTypes:
                 try:
                     self.convert(getattr(value, name), hints[name])
                 except msgspec.ValidationError as error:
-                    raise nested(error, f".{name}") from None
+                    raise nested_error(error, f".{name}") from None
                 except TypeError:  # msgspec does not support the type: leave the value unchanged.
                     continue
 
 
 def _convert(value: Any, kind: Any) -> Any:
+    """Convert a value by msgspec. Raises ValidationError, and no other error, if it does not fit."""
     try:
         return msgspec.convert(value, kind, builtin_types=_BUILTIN, dec_hook=dec_hook)
     except ArithmeticError as error:  # For example a Decimal that does not fit a float.
@@ -237,17 +253,17 @@ def _convert(value: Any, kind: Any) -> Any:
         raise msgspec.ValidationError(f"Expected something else: {error}") from None
 
 
-def _inner_convert(value: Any, kind: Any) -> Any:
-    """Convert within a hook, with an error that the outer conversion completes."""
+def _convert_within_hook(value: Any, kind: Any) -> Any:
+    """Convert a value within a hook. Raises a ValueError that the outer conversion completes."""
     try:
         return _convert(value, kind)
     except msgspec.ValidationError as error:
-        raise nested(error) from None
+        raise nested_error(error) from None
 
 
-def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
-    """Convert to a union: try the types that msgspec does not know, then the others together."""
-    for each in ours:
+def _convert_to_union(name: str, custom: list[Any], rest: Any, value: Any) -> Any:
+    """Convert a value to a union: try the types of ``custom`` in turn, then the union ``rest``. Raises ValueError."""
+    for each in custom:
         try:
             return _convert(value, each)
         except msgspec.ValidationError:
@@ -256,12 +272,13 @@ def _one_of(name: str, ours: list[Any], rest: Any, value: Any) -> Any:
         try:
             return _convert(value, rest)
         except msgspec.ValidationError as error:
-            if split(str(error))[1]:  # The value is of one of these types, with an invalid part.
-                raise nested(error) from None
+            if split_path(str(error))[1]:  # The value is of one of these types, with an invalid part.
+                raise nested_error(error) from None
     raise ValueError(f"Expected `{name}`, got `{type(value).__name__}`")
 
 
-def _member(kind: type[enum.Enum], value: Any) -> enum.Enum:
+def _convert_to_enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
+    """Return a member unchanged, or the member with this value. Raises ValueError."""
     if isinstance(value, kind):
         return value
     try:
@@ -279,7 +296,8 @@ def _is_known(kind: Any) -> bool:
     return True
 
 
-def _is_custom(kind: Any) -> bool:
+def _uses_dec_hook(kind: Any) -> bool:
+    """Return True if msgspec leaves values of a type to :func:`dec_hook`, or does not support the type."""
     try:
         return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType)
     except TypeError:

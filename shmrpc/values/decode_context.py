@@ -25,7 +25,7 @@ Unpack = Callable[..., Any]
 
 
 class DecodeContext:
-    """State of decoding extensions at one depth: of one body with buffers, or of any body without."""
+    """State of decoding extensions at one depth, of one body with buffers, or of any number of bodies without."""
 
     __slots__ = ("_buffers", "_depth", "_inner_hook", "_made", "_readers", "_unpack", "owns", "pickled")
 
@@ -79,6 +79,7 @@ class DecodeContext:
             raise msgspec.DecodeError(f"a value cannot be read as {name}: {what}") from error
 
     def _nested_hook(self) -> Callable[[int, Any], Any]:
+        """Return the hook for extensions within these. Raises DecodeError beyond the largest depth."""
         # The innermost extension may contain no others, as a large int; the encoder does not count such a one.
         if self._depth > MAX_DEPTH:
             raise msgspec.DecodeError(f"more than {MAX_DEPTH} extensions in each other")
@@ -88,7 +89,7 @@ class DecodeContext:
         return self._inner_hook
 
     def data(self, reference: Any) -> Data:
-        """Return the data that a payload contains or refers to."""
+        """Return data of a payload: bytes themselves, or the buffer of an index. Raises an error for anything else."""
         if type(reference) is bytes:
             return reference
         if type(reference) is not int:
@@ -100,7 +101,7 @@ class DecodeContext:
         return self._buffers[reference]  # type: ignore[no-any-return]
 
     def once(self, kind: Hashable, reference: Any, make: Callable[[Data], Any]) -> Any:
-        """Build a value of the data with ``make``; the same object each time for the same buffer."""
+        """Return ``make(data)`` for data of a payload; the same object each time for the same kind and buffer."""
         data, made = self.data(reference), self._made
         if type(reference) is bytes or made is None:
             return make(data)
@@ -115,7 +116,7 @@ _modules: Final[dict[str, Any]] = {}
 
 
 def library(module: str, what: str) -> Any:
-    """Import the module that a value needs. Raises DecodeError, which calls the value ``what``."""
+    """Import and return the module that a value needs. Raises DecodeError, which calls the value ``what``."""
     known = _modules.get(module)
     if known is not None and sys.modules.get(module) is known:
         return known

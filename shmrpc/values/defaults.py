@@ -3,8 +3,8 @@
 msgspec does not call ``__init__``. It sets a default only if the instance has no attribute of that name, and a plain
 default is an attribute of the class. So ``vars()`` and ``pickle`` do not find the field in the instance; an attribute
 of a base class even hides a default factory, or a missing field. But msgspec calls ``__post_init__``, which it looks up
-once, when it first sees a class. So this module lets it find a function that sets the missing fields and then calls the
-``__post_init__`` of the class.
+once, when it first reads a class. During that lookup, this module puts a hook in the place of ``__post_init__``, which
+sets the missing fields and then calls the ``__post_init__`` of the class.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _hooked: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def complete(kind: Any) -> None:
-    """Let msgspec set all fields of instances of every dataclass in this type."""
-    met = _classes_in(kind, {})
+    """Have msgspec set all fields of the instances that it builds of the dataclasses in this type."""
+    found = _classes_in(kind, {})
     with _lock:
-        hooks = {cls: hook for cls in set(met.values()) if (hook := _hook(cls)) is not None}
-        hooked = [each for each, cls in met.items() if cls in hooks]
+        hooks = {cls: hook for cls in set(found.values()) if (hook := _make_hook(cls)) is not None}
+        hooked = [each for each, cls in found.items() if cls in hooks]
         if all(each in _hooked and _CACHE in vars(each) for each in hooked):
             return
         before = {cls: vars(cls)[_POST_INIT] for cls in hooks if _POST_INIT in vars(cls)}
         try:
             for cls, hook in hooks.items():
                 setattr(cls, _POST_INIT, hook)
-            for each in met:  # Its cache includes the classes of its fields.
+            for each in found:  # Its cache includes the classes of its fields.
                 with contextlib.suppress(AttributeError, TypeError):  # A Struct, for example, has no such cache.
                     delattr(each, _CACHE)
-            for each in (*met, kind):
-                _meet(each)
+            for each in (*found, kind):
+                _fill_cache(each)
         finally:
             for cls in hooks:
                 if cls in before:
@@ -57,31 +57,32 @@ def complete(kind: Any) -> None:
         _hooked.update(hooked)
 
 
-def _meet(kind: Any) -> None:
+def _fill_cache(kind: Any) -> None:
+    """Have msgspec read and cache a type; ignore an unsupported one."""
     try:
         msgspec.msgpack.Decoder(kind)
     except Exception:  # The use of the type will raise the error; parts of it may be cached now.
         return
 
 
-def _classes_in(kind: Any, met: dict[Any, type]) -> dict[Any, type]:
-    """Return the classes with fields in a type, by the class or generic alias in the type."""
+def _classes_in(kind: Any, found: dict[Any, type]) -> dict[Any, type]:
+    """Add to ``found`` the classes with fields in a type, by the class or generic alias there, and return ``found``."""
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(kind, typing.NewType):
-        return _classes_in(kind.__supertype__, met)
+        return _classes_in(kind.__supertype__, found)
     if origin is typing.Literal:
-        return met
+        return found
     for each in args[:1] if origin is typing.Annotated else args:
-        _classes_in(each, met)
+        _classes_in(each, found)
     cls = origin or kind
-    if isinstance(cls, type) and kind not in met and (names_of(cls) is not None or hasattr(cls, "__annotations__")):
-        met[kind] = cls
+    if isinstance(cls, type) and kind not in found and (names_of(cls) is not None or hasattr(cls, "__annotations__")):
+        found[kind] = cls
         for each in (hints_of(cls) or {}).values():
-            _classes_in(each, met)
-    return met
+            _classes_in(each, found)
+    return found
 
 
-class _Hook:
+class _PostInitHook:
     """``__post_init__`` while msgspec reads the class; another thread may build an instance just then."""
 
     def __init__(self, function: Callable[[Any], None]) -> None:
@@ -91,29 +92,35 @@ class _Hook:
         return self._function if instance is None else types.MethodType(self._function, instance)
 
 
-def _hook(cls: type) -> _Hook | None:
-    """Return a hook that sets the fields which msgspec leaves to the class; None if there are none."""
+def _make_hook(cls: type) -> _PostInitHook | None:
+    """Return a hook that sets the fields that msgspec leaves to the class; None if there are none."""
     if not dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct):
         return None
     left = set(class_defaults(cls, names_of(cls) or ()))
     # ``__init__`` itself leaves a plain default to the class if the field is no parameter.
-    makers = {each.name: _maker(each) for each in dataclasses.fields(cls) if each.name in left and _is_set(each)}
-    if not makers:
+    getters = {
+        each.name: _make_default_getter(each)
+        for each in dataclasses.fields(cls)
+        if each.name in left and _is_set_by_init(each)
+    }
+    if not getters:
         return None
 
     def complete(instance: Any) -> None:
-        for name, make in makers.items():
+        for name, get in getters.items():
             if name not in instance.__dict__:
-                object.__setattr__(instance, name, make())
+                object.__setattr__(instance, name, get())
 
-    return _Hook(_core.PostInit(tuple(makers), complete, getattr(cls, _POST_INIT, None)))
+    return _PostInitHook(_core.PostInit(tuple(getters), complete, getattr(cls, _POST_INIT, None)))
 
 
-def _is_set(field: dataclasses.Field[Any]) -> bool:
+def _is_set_by_init(field: dataclasses.Field[Any]) -> bool:
+    """Return True if ``__init__`` sets a field in the instance."""
     return field.init or field.default_factory is not dataclasses.MISSING
 
 
-def _maker(field: dataclasses.Field[Any]) -> Callable[[], Any]:
+def _make_default_getter(field: dataclasses.Field[Any]) -> Callable[[], Any]:
+    """Return a function that returns the default of a field, or raises ValueError if there is none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory
 

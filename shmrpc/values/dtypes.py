@@ -10,75 +10,78 @@ from typing import Any, Final
 #: Texts that NumPy reads as one of its own dtypes, without objects and without fields.
 _TEXT: Final = re.compile(r"[<>|][biufcSUV]\d+|[<>][mM]8(\[\d*[A-Za-z]+\])?")
 _MAX_KEPT: Final = 1024
-_described: Final[dict[Any, Any]] = {}
+_encoded: Final[dict[Any, Any]] = {}
 
 
 class HoldsObjects(TypeError):
-    """Error of an array of Python objects, which have no meaning in another process."""
+    """Error of an array of Python objects, which mean nothing to another process."""
 
 
-def describe(dtype: Any) -> Any:
+def encode(dtype: Any) -> Any:
     """Return the encoding of a dtype. Raises TypeError for one that cannot be sent."""
     try:
-        made = _described[dtype]  # Faster than `functools.lru_cache`.
+        encoding = _encoded[dtype]  # Faster than `functools.lru_cache`.
     except KeyError:
-        if len(_described) >= _MAX_KEPT:
-            _described.clear()
-        made = _described[dtype] = _describe(dtype)
+        if len(_encoded) >= _MAX_KEPT:
+            _encoded.clear()
+        encoding = _encoded[dtype] = _encode(dtype)
     # The dtype of records equals that of plain structures.
-    return made if dtype.type.__name__ != "record" else {"record": made}
+    return encoding if dtype.type.__name__ != "record" else {"record": encoding}
 
 
-def _describe(dtype: Any) -> Any:
+def _encode(dtype: Any) -> Any:
+    """Return the encoding of a dtype without the cache, and without the mark of records."""
     if dtype.hasobject:
         raise HoldsObjects(
             f"a NumPy array of Python objects (dtype {dtype}) cannot be sent: use .tolist(), or codec='pickle'"
         )
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return {"base": describe(base), "shape": list(shape)}
+        return {"base": encode(base), "shape": list(shape)}
     if dtype.names is None:
         try:
             is_own = sys.modules["numpy"].dtype(dtype.str) == dtype
         except TypeError:  # NumPy has no dtype of this name.
             is_own = False
         if not is_own:
-            raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: {_not_own(dtype)}")
+            raise TypeError(f"the dtype {dtype} is not NumPy's own and cannot be sent: {_advise_bits(dtype)}")
         return dtype.str
     # Each field has a dtype, an offset and perhaps a title.
     fields = ((name, *dtype.fields[name]) for name in dtype.names)
     return {
-        "fields": [[name, describe(field), *rest] for name, field, *rest in fields],
+        "fields": [[name, encode(field), *rest] for name, field, *rest in fields],
         "itemsize": dtype.itemsize,
     }
 
 
-def _not_own(dtype: Any) -> str:
+def _advise_bits(dtype: Any) -> str:
+    """Return the advice to send the bits of a dtype that is not NumPy's own."""
     return f"send value.view('u{dtype.itemsize}'), and call .view({dtype.name!r}) on what arrives"
 
 
-def build(np: Any, described: Any) -> Any:
+def build(np: Any, encoded: Any) -> Any:
     """Build the dtype for an encoding. Raises ValueError or TypeError if there is no such dtype."""
-    if isinstance(described, str):
-        return _build_simple(np, described)
-    if "record" in described:
-        return np.dtype((np.record, build(np, described["record"])))
-    if "base" in described:
-        return np.dtype((build(np, described["base"]), tuple(described["shape"])))
+    if isinstance(encoded, str):
+        return _build_from_text(np, encoded)
+    if "record" in encoded:
+        return np.dtype((np.record, build(np, encoded["record"])))
+    if "base" in encoded:
+        return np.dtype((build(np, encoded["base"]), tuple(encoded["shape"])))
     names, formats, offsets, titles = [], [], [], []
-    for name, field, offset, *title in described["fields"]:
+    for name, field, offset, *title in encoded["fields"]:
         names.append(name)
         formats.append(build(np, field))
         offsets.append(offset)
         titles.append(title[0] if title else None)
-    fields = {"names": names, "formats": formats, "offsets": offsets, "itemsize": described["itemsize"]}
+    fields = {"names": names, "formats": formats, "offsets": offsets, "itemsize": encoded["itemsize"]}
     if any(title is not None for title in titles):
         fields["titles"] = titles
     return np.dtype(fields)
 
 
 @functools.lru_cache(_MAX_KEPT)
-def _build_simple(np: Any, text: str) -> Any:
+def _build_from_text(np: Any, text: str) -> Any:
+    """Build a dtype without fields from its text. Raises ValueError for a text that NumPy might read differently."""
     if not _TEXT.fullmatch(text):
         raise ValueError(f"{text[:100]!r} is not a dtype that travels")
     return np.dtype(text)

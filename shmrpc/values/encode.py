@@ -1,4 +1,4 @@
-"""Values to bodies: MessagePack's own types and extensions, with large buffers beside them."""
+"""Encoding of values as bodies: MessagePack's own types and extensions, with large buffers beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shmrpc.values.encode_context import (
     write_list,
     write_same,
 )
-from shmrpc.values.encode_errors import derived, unregistered, unsupported
+from shmrpc.values.encode_errors import derived_error, unregistered_error, unsupported_error
 from shmrpc.values.extension import Extension, imported
 from shmrpc.values.pickling import write_pickle
 
@@ -30,17 +30,17 @@ _MAX_TYPES: Final = 4096
 
 
 class NotPlain(OverflowError):
-    """Error of a value that the codec cannot carry, in a field whose declared type does not allow it.
+    """Error of a value that the codec cannot carry, in a field whose declared type promised a plain value.
 
-    An OverflowError, as for an integer that is too large: after either, the value is encoded again, thoroughly.
+    It is an OverflowError, as for an integer that is too large: after either error, all fields are converted.
     """
 
 
 def enc_hook(value: Any) -> Any:
-    """Return the value that msgspec writes in place of one that it does not know. Raises NotPlain."""
+    """Return the extension in an ExtKey, a class that msgspec does not know. Raises NotPlain for any other value."""
     if type(value) is ExtKey:
         return value.ext
-    raise NotPlain(str(unsupported(value)))
+    raise NotPlain(str(unsupported_error(value)))
 
 
 class ValueEncoder:
@@ -73,24 +73,29 @@ class ValueEncoder:
         self._changes = 0
 
     def encode(self, value: Any) -> bytes | _core.Parcel:
-        """Encode a value as a body."""
-        return self._body(value, EncodeContext.plain)
+        """Encode a value as a body. Raises one of UNSENDABLE."""
+        return self._encode_body(value, EncodeContext.plain)
 
     def encode_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
-        """Encode an array of values as a body."""
-        return self._body(values, _plain_each)
+        """Encode an array of values as a body. Raises one of UNSENDABLE."""
+        return self._encode_body(values, _plain_each)
 
     def encode_inline(self, value: Any) -> bytes:
-        """Encode a value as bytes, with its large buffers among them."""
-        return self._packed(value, EncodeContext.plain, InlineEncodeContext)[0]
+        """Encode a value as bytes that include its large buffers. Raises one of UNSENDABLE."""
+        return self._pack_value(value, EncodeContext.plain, InlineEncodeContext)[0]
 
-    def _body(self, value: Any, plain: Callable[[EncodeContext, Any], Any]) -> bytes | _core.Parcel:
-        body, buffers = self._packed(value, plain, EncodeContext)
+    def _encode_body(self, value: Any, plain: Callable[[EncodeContext, Any], Any]) -> bytes | _core.Parcel:
+        """Encode the plain value that ``plain(context, value)`` returns as a body."""
+        body, buffers = self._pack_value(value, plain, EncodeContext)
         return _core.Parcel(body, buffers) if buffers else body
 
-    def _packed(
+    def _pack_value(
         self, value: Any, plain: Callable[[EncodeContext, Any], Any], make: type[EncodeContext]
     ) -> tuple[bytes, list[Any]]:
+        """Return the bytes of the plain value that ``plain(context, value)`` returns, and the buffers beside them.
+
+        ``make`` creates the context. If fields turn out to hold values that are not plain, starts again, thoroughly.
+        """
         try:
             context = make(self._writers, self.classify, self._pack, self._pickled, False)
             body = self._pack(plain(context, value))
@@ -103,10 +108,10 @@ class ValueEncoder:
         return body, context.buffers
 
     def is_plain(self, kind: type) -> bool | tuple[tuple[str, ...], tuple[str, ...]] | None:
-        """Return True if the codec carries instances of a class unchanged.
+        """Return True if the codec carries all instances of a class unchanged, False if this encoder must write them.
 
-        Two tuples of field names mean: it carries an instance that has the first fields itself and plain values in the
-        second. None means: it does not, and the native encoder may write the common cases.
+        Returns two tuples of field names if the codec carries an instance under a condition: the instance has the first
+        fields itself, and plain values in the second. Returns None if the native encoder may write the common cases.
         """
         if kind in (msgspec.Raw, Ext):
             return True
@@ -120,8 +125,8 @@ class ValueEncoder:
         if names is not None:
             if fields.is_partly_written(kind):
                 return False
-            looked_at = fields.class_defaults(kind, names), fields.inexact_names(kind, names)
-            return not self._pickles(kind) and (looked_at if any(looked_at) else True)
+            checked = fields.class_defaults(kind, names), fields.inexact_names(kind, names)
+            return not self._pickles(kind) and (checked if any(checked) else True)
         return issubclass(kind, enum.Enum) and not self._pickled and fields.is_closed(kind)
 
     def forget(self) -> None:
@@ -131,7 +136,7 @@ class ValueEncoder:
         self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
-        """Find and cache the writer for the type of a value."""
+        """Return the writer for the type of a value, and cache it."""
         kind, changes = type(value), self._changes
         if len(self._writers) >= _MAX_TYPES:
             self.forget()
@@ -141,6 +146,7 @@ class ValueEncoder:
         return writer
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
+        """Return the writer for a value of a type; one that raises TypeError if such values cannot be sent."""
         entry = registry.entry_of(kind)
         if entry is not None:
             return entry.write
@@ -155,17 +161,17 @@ class ValueEncoder:
         if is_structural(kind, base, names):
             if not self._structural:
                 return _refuse_unregistered
-            return fields.writer(kind, names) if base is None and names is not None else write
+            return fields.make_writer(kind, names) if base is None and names is not None else write
         if base is not None:
             return functools.partial(_refuse_derived, base)
         return self._adopt(value) or (write_pickle if self._pickled else _refuse)
 
     def _adopt(self, value: Any) -> Writer | None:
-        """Return the writer for a value of an unknown class that, for example, exports its memory; or None."""
+        """Return the writer for a value that an extension carries for its methods, not for its class; or None."""
         return next(filter(None, (each.adopt(value) for each in self._extensions)), None)
 
     def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
-        """Yield each class that can be written, its writer, and the test for derived classes that the writer covers."""
+        """Yield each class that has a writer, the writer, and a test for the derived classes that the writer covers."""
         yield enum.Enum, _write_enum, _never
         for extension in self._extensions:
             for kind, write in extension.writers.items():
@@ -176,7 +182,7 @@ class ValueEncoder:
             yield base, self._exact[base], _never
 
     def _pickles(self, kind: type) -> bool:
-        """Return True if instances of a class with fields are pickled: all except those of shmrpc's own frames."""
+        """Return True if instances of a class with fields are pickled: of all classes except shmrpc's own."""
         return self._pickled and not kind.__module__.startswith("shmrpc.")
 
 
@@ -203,15 +209,15 @@ def is_structural(kind: type, base: type | None, names: tuple[str, ...] | None) 
 
 
 def _refuse(value: Any, context: EncodeContext) -> Any:
-    raise unsupported(value)
+    raise unsupported_error(value)
 
 
 def _refuse_derived(base: type, value: Any, context: EncodeContext) -> Any:
-    raise derived(value, base)
+    raise derived_error(value, base)
 
 
 def _refuse_unregistered(value: Any, context: EncodeContext) -> Any:
-    raise unregistered(value)
+    raise unregistered_error(value)
 
 
 #: Writers of exactly these types, MessagePack's own and the codec's.

@@ -1,4 +1,4 @@
-"""State of encoding one value: parts that the codec cannot carry are replaced by plain values."""
+"""State of encoding one value, in which plain values replace the parts that the codec cannot carry."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class EncodeContext:
         """Create a context.
 
         ``writers`` maps known types to their writers; ``classify`` finds the writer for any other value. ``pack``
-        encodes a plain value. With ``pickled``, values that cannot travel otherwise are pickled. With ``thorough``,
-        fields are converted, too, that hold only plain values by their declared types.
+        encodes a plain value. With ``pickled``, values that cannot travel otherwise are pickled. With ``thorough``, all
+        fields are converted, also fields that hold only plain values according to their declared types.
         """
         self.thorough = thorough
         self.pickled = pickled
@@ -57,11 +57,14 @@ class EncodeContext:
         self._held: list[Any] = []
 
     def plain(self, value: Any) -> Any:
-        """Return the plain value for a value; the same object if the codec carries the value itself."""
+        """Return the plain value to encode in place of a value; the same object if the codec carries the value."""
         return (self._writers.get(type(value)) or self._classify(value))(value, self)
 
     def extension(self, code: int, content: Any) -> Ext:
-        """Return an extension that holds a value; for a tuple or a set, an array of its elements."""
+        """Return an extension that holds a value; for a tuple or a set, an array of its elements.
+
+        Raises RecursionError beyond the largest depth of extensions.
+        """
         if self._depth == MAX_DEPTH:
             raise RecursionError(
                 f"more than {MAX_DEPTH} tuples, sets or registered objects in each other cannot be sent"
@@ -73,7 +76,7 @@ class EncodeContext:
         return made
 
     def plain_items(self, items: Collection[Any]) -> Collection[Any]:
-        """Return a list of the plain values of elements; the same collection if the codec carries all of them."""
+        """Return a list of plain values for these items; the same collection if the codec carries all items."""
         writers, classify, changed = self._writers, self._classify, None
         for index, item in enumerate(items):
             writer = writers.get(type(item)) or classify(item)
@@ -86,10 +89,10 @@ class EncodeContext:
         return items if changed is None else changed
 
     def before_pickle(self) -> None:
-        """Do nothing: any part of a value may be a pickle. A context that allows none raises."""
+        """Do nothing, because any part of a value may be a pickle. A context that allows no such part raises."""
 
     def place(self, owner: Any, memory: Any) -> int:
-        """Add a buffer beside the body, and return its index. A buffer of an ``owner`` seen before travels once."""
+        """Place a buffer beside the body, and return its index. The buffer of an ``owner`` travels only once."""
         place = self._places.get(id(owner))
         if place is None:
             place = self._places[id(owner)] = len(self.buffers)
@@ -98,7 +101,10 @@ class EncodeContext:
         return place
 
     def key(self, value: Any) -> Any:
-        """Return the plain value for the key of a map. A tuple becomes an array, which is decoded as a tuple there."""
+        """Return the plain value for the key of a map. Raises TypeError if the key cannot be sent.
+
+        A tuple stays one: the codec writes an array, which it decodes as a tuple in a key.
+        """
         kind = type(value)
         if kind in PLAIN_KEYS:
             return value
@@ -120,7 +126,7 @@ class InlineEncodeContext(EncodeContext):
     __slots__ = ()
 
     def place(self, owner: Any, memory: Any) -> Any:
-        """Return the bytes of the buffer, which stay in the body."""
+        """Return the bytes of a buffer, which become part of the body."""
         return memoryview(memory).tobytes()
 
 

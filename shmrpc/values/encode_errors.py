@@ -1,4 +1,4 @@
-"""Errors of values that cannot be sent, with the value to send instead."""
+"""Errors of values that cannot be sent, with advice such as the value to send instead."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
-def unsupported(value: Any) -> TypeError:
+def unsupported_error(value: Any) -> TypeError:
     """Return the error for a value of a type that cannot be sent."""
     kind = type(value)
-    advice, _ = _advice(value)
+    advice, _ = _advise(value)
     advice = advice or f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
     return TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported; {advice}")
 
 
-def derived(value: Any, base: type) -> TypeError:
-    """Return the error for a value of a class derived from one that travels, which would arrive as its base class."""
+def derived_error(value: Any, base: type) -> TypeError:
+    """Return the error for an instance of a derived class, which would arrive as an instance of the base class."""
     kind, root = type(value), type(value).__module__.partition(".")[0]
     advice = _LIBRARIES.get((root, kind.__name__)) or _LIBRARIES.get((root, base.__name__))
     if advice is None:
@@ -53,8 +53,8 @@ def derived(value: Any, base: type) -> TypeError:
     return TypeError(f"a {kind.__qualname__} would arrive as a plain {base.__name__}, and is not sent; {advice}")
 
 
-def unregistered(value: Any) -> TypeError:
-    """Return the error for an instance that only a declared type could rebuild, where no types are declared."""
+def unregistered_error(value: Any) -> TypeError:
+    """Return the error for an instance that only a declared type could rebuild, in a value without a declared type."""
     kind = type(value)
     if isinstance(value, enum.Enum):
         what, otherwise = "its value", "send its .value"
@@ -69,18 +69,18 @@ def unregistered(value: Any) -> TypeError:
     )
 
 
-def instead(value: Any) -> str:
-    """Return the advice for a sender; "" if there is none for the class."""
-    return _advice(value)[0]
+def advise_sender(value: Any) -> str:
+    """Return the advice to the sender of a value that cannot be sent; "" if there is none."""
+    return _advise(value)[0]
 
 
-def returned(result: Any) -> str:
-    """Return the advice for an endpoint that returns such a value; "" if there is none for the class."""
-    return _advice(result)[1]
+def advise_endpoint(result: Any) -> str:
+    """Return the advice to the author of an endpoint that returned a value that cannot be sent; "" if there is none."""
+    return _advise(result)[1]
 
 
-def _advice(value: Any) -> tuple[str, str]:
-    """Return the advice for a sender, and for an endpoint that returns the value."""
+def _advise(value: Any) -> tuple[str, str]:
+    """Return the advice to a sender, and the advice to the author of an endpoint; "" for none."""
     advice = _LIBRARIES.get((type(value).__module__.partition(".")[0], type(value).__name__))
     if advice is not None:
         return advice, ""

@@ -1,4 +1,4 @@
-"""Validation errors in Python's terms: msgspec's own speak of arrays, objects and null."""
+"""Validation errors in Python's terms, where msgspec's own use arrays, objects and null."""
 
 from __future__ import annotations
 
@@ -34,33 +34,37 @@ _FIELDS: Final = {
 _NOWHERE: Final = object()
 
 
-def readable(error: msgspec.ValidationError, kind: Any, value: Any = _NOWHERE) -> msgspec.ValidationError:
-    """Return the error in Python's terms, with one path from the outermost value, and with the choices.
+def translate_error(error: msgspec.ValidationError, kind: Any, value: Any = _NOWHERE) -> msgspec.ValidationError:
+    """Return a validation error in Python's terms, with the path from the outermost value and the allowed choices.
 
-    ``value`` is the invalid value, if it is known.
+    ``value`` is the value that was converted, if it is known.
     """
     text = str(error)
     if _INNER in text:
         what, rest = text.split(_INNER, 1)
-        inner, outer = split(rest.replace(_INNER, ""))
+        inner, outer = split_path(rest.replace(_INNER, ""))
         text = f"{what} - at `${outer}{inner}`" if outer or inner else what
-    what, path = split(text)
+    what, path = split_path(text)
     return msgspec.ValidationError(_translate_message(what, path, kind, value) + text[len(what) :])
 
 
-def nested(error: msgspec.ValidationError, at: str = "") -> ValueError:
-    """Return the error for an outer conversion, which completes the path. ``at`` is a step that leads to the value."""
-    what, path = split(str(error))
+def nested_error(error: msgspec.ValidationError, at: str = "") -> ValueError:
+    """Return an inner error as a ValueError for the outer conversion, in which :func:`translate_error` joins the paths.
+
+    ``at`` is a step of the path that comes before the inner error's path.
+    """
+    what, path = split_path(str(error))
     return ValueError(f"{what}{_INNER}{at}{path}")
 
 
-def split(text: str) -> tuple[str, str]:
-    """Return the problem, and the path to it without the ``$``."""
+def split_path(text: str) -> tuple[str, str]:
+    """Return the problem in an error text, and the path to it without the ``$``; "" without a path."""
     found = _PATH.search(text)
     return (text[: found.start()], found[1].removeprefix("$")) if found else (text, "")
 
 
 def _translate_message(what: str, path: str, kind: Any, value: Any) -> str:
+    """Return a problem in Python's terms, with the choices of the declared type ``kind`` at the path."""
     if what.startswith("Invalid enum value"):
         choices = choices_text(kind, path)
         return f"{what}, expected {choices}" if choices else what
@@ -83,7 +87,7 @@ def _translate_types(words: str) -> str:
 
 
 def _name_at(value: Any, path: str) -> str | None:
-    """Return the name of the type at a path, if it is a collection that the codec calls an array; otherwise None."""
+    """Return the class name of a tuple or set at a path of a value, which the codec calls an array; else None."""
     for name, index in steps(path):
         if isinstance(value, dict) and name in value:
             value = value[name]

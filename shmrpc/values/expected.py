@@ -37,7 +37,10 @@ _MAX_DEPTH: Final = 8
 
 
 def expected(kind: Any, depth: int = 0) -> _core.ExpectedType | None:
-    """Return the native decoder for a declared type, or None if the core does not support the type."""
+    """Return the native decoder for a declared type, or None if the core does not support the type.
+
+    ``depth`` is the number of containers around the type.
+    """
     if depth == _MAX_DEPTH:
         return None
     while isinstance(kind, typing.NewType):
@@ -52,26 +55,28 @@ def expected(kind: Any, depth: int = 0) -> _core.ExpectedType | None:
     if not containers:
         return _core.ExpectedType(scalars)
     if len(containers) == 1 and _is_array(containers[0]):
-        return _array(scalars, containers[0])
+        return _expect_array(scalars, containers[0])
     if len(containers) > 1 or "any" in scalars:
         return None
-    return _container(scalars, _BARE.get(containers[0], containers[0]), depth + 1)
+    return _expect_container(scalars, _BARE.get(containers[0], containers[0]), depth + 1)
 
 
 def _is_array(kind: Any) -> bool:
     return (get_origin(kind) or kind) is imported("numpy.ndarray")
 
 
-def _array(scalars: list[str], kind: Any) -> _core.ExpectedType | None:
+def _expect_array(scalars: list[str], kind: Any) -> _core.ExpectedType | None:
+    """Return the native decoder for a union of scalars and an array type; None if the core does not support it."""
     axes, elements = declared_array(kind)
     if axes is not None or "any" in scalars:
         return None
     np: Any = sys.modules["numpy"]
-    fitting = [text for text in _NUMBERS if any(is_dtype(np, np.dtype(text), each) for each in elements)]
-    return _core.ExpectedType([*scalars, "ndarray"], dtypes=fitting if elements else None)
+    dtypes = [text for text in _NUMBERS if any(is_dtype(np, np.dtype(text), each) for each in elements)]
+    return _core.ExpectedType([*scalars, "ndarray"], dtypes=dtypes if elements else None)
 
 
-def _container(scalars: list[str], kind: Any, depth: int) -> _core.ExpectedType | None:
+def _expect_container(scalars: list[str], kind: Any, depth: int) -> _core.ExpectedType | None:
+    """Return the native decoder for a union of scalars and a container; None if the core does not support it."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is tuple and args[-1:] != (Ellipsis,):
         items = [item for each in args if (item := expected(each, depth)) is not None]

@@ -1,4 +1,4 @@
-"""Extension of MessagePack by a type; :mod:`shmrpc.values.all_extensions` lists all of them."""
+"""Definition of an extension of MessagePack; :mod:`shmrpc.values.all_extensions` lists all extensions."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 def imported(name: str) -> type | None:
-    """Return the class for a name in :attr:`Extension.writers`, or None until the program has imported its module."""
+    """Return the class of a name such as ``numpy.ndarray``, or None if the program has not imported its module."""
     module, _, attribute = name.rpartition(".")
     return getattr(sys.modules.get(module), attribute, None)

@@ -63,7 +63,7 @@ _ABSENT: Final = object()
 
 
 def names_of(cls: type) -> tuple[str, ...] | None:
-    """Return the fields of a dataclass, a Struct or an attrs class; None for any other class."""
+    """Return the field names of a dataclass, a Struct or an attrs class; None for any other class."""
     if issubclass(cls, msgspec.Struct):
         return cls.__struct_fields__
     if dataclasses.is_dataclass(cls):
@@ -73,9 +73,9 @@ def names_of(cls: type) -> tuple[str, ...] | None:
 
 
 def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the fields whose default is an attribute of the class, which an instance may lack.
+    """Return the names of fields whose default is an attribute of the class, and which an instance may lack.
 
-    With ``init=False``, ``__init__`` does not set such a field, and the codec writes only the fields of the instance.
+    With ``init=False``, ``__init__`` does not set such a field, and the codec writes only fields that the instance has.
     """
     if not cls.__dictoffset__ or issubclass(cls, msgspec.Struct):
         return ()
@@ -84,19 +84,19 @@ def class_defaults(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_partly_written(cls: type) -> bool:
-    """Return True if the codec omits fields of an instance: it writes no attrs field that begins with an underscore."""
+    """Return True if the codec omits fields of instances: it skips attrs fields that begin with an underscore."""
     is_attrs = hasattr(cls, "__attrs_attrs__") and not dataclasses.is_dataclass(cls)
     return is_attrs and not issubclass(cls, msgspec.Struct) and any(n.startswith("_") for n in names_of(cls) or ())
 
 
 def loose_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the fields of a class that can hold values which the codec does not carry."""
+    """Return the names of fields that can hold values that the codec does not carry."""
     hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not is_closed(hints.get(name, Any)))
 
 
 def inexact_names(cls: type, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the fields of a class that can hold values which the codec does not carry unchanged, such as times."""
+    """Return the names of fields that can hold values that the codec does not carry unchanged, such as times."""
     hints = hints_of(cls)
     return tuple(name for name in names if hints is None or not _is_closed(hints.get(name, Any), set(), _EXACT))
 
@@ -110,12 +110,12 @@ def hints_of(cls: type) -> dict[str, Any] | None:
 
 
 def is_closed(kind: Any) -> bool:
-    """Return True if the codec carries every value of a declared type, times perhaps in another zone."""
+    """Return True if the codec carries every value of a declared type, though it may change the zone of times."""
     return _is_closed(kind, set(), _CLOSED)
 
 
 def _is_closed(kind: Any, seen: set[Any], closed: frozenset[Any]) -> bool:
-    """Return True if every value of a type consists of ``closed`` types. ``seen`` are the classes that contain it."""
+    """Return True if every value of a type consists of ``closed`` types. ``seen``: classes that were visited before."""
     if kind is None:
         return True
     origin, args = get_origin(kind), get_args(kind)
@@ -151,8 +151,8 @@ def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
     return all(_is_closed(hints.get(name, Any), seen, closed) for name in names)
 
 
-def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, EncodeContext], Any]:
-    """Return a writer that returns the instance itself if the codec carries it, or a copy with plain fields."""
+def make_writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, EncodeContext], Any]:
+    """Return a writer, which returns an instance unchanged if the codec carries it, otherwise a plain copy."""
     if is_partly_written(cls):
         return functools.partial(_write_as_dict, names)
     inexact, defaults = inexact_names(cls, names), frozenset(class_defaults(cls, names))
@@ -179,19 +179,20 @@ def writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, EncodeContext], 
 
 
 def _write_as_dict(names: tuple[str, ...], value: Any, context: EncodeContext) -> dict[str, Any]:
+    """Return a dict of the plain values of an instance's fields."""
     found = ((name, getattr(value, name, _ABSENT)) for name in names)
     return {name: item if _is_plain_time(item) else context.plain(item) for name, item in found if item is not _ABSENT}
 
 
 def _is_plain_time(value: Any) -> bool:
-    """Return True if the codec carries a time unchanged: it converts a time of another zone to UTC."""
+    """Return True for a time that the codec carries unchanged: one without a zone, or in UTC."""
     if type(value) is not datetime.datetime and type(value) is not datetime.time:
         return False
     return (value.tzinfo is None or value.tzinfo is datetime.UTC) and not value.fold
 
 
 def _copy_with(value: Any, names: tuple[str, ...], changed: dict[str, Any]) -> Any:
-    """Return a copy, made without ``__init__`` and ``__copy__``."""
+    """Return a copy of an instance with changed fields, made without ``__init__`` and ``__copy__``."""
     try:
         made = object.__new__(type(value))
     except TypeError:  # For example an exception that is a dataclass.

@@ -1,8 +1,8 @@
-"""Extension for arrays of other libraries, by DLPack: they arrive as instances of their class where it is declared.
+"""Extension for arrays of other libraries, by DLPack, which arrive as instances where their class is declared.
 
 A decoder does not know the declared type. So :class:`ForeignDecodeContext` puts a :class:`ForeignArray` in the place of
-such an array, the conversion to the declared type turns it into an instance, and :func:`require_converted` refuses the
-remaining ones. Any other context raises :class:`NeedsDeclaredType`, so that bodies without such arrays cost nothing
+such an array, the conversion to the declared type makes an instance of it, and :func:`require_converted` raises if any
+remain. Any other context raises :class:`NeedsDeclaredType`, so that bodies without such arrays cost nothing
 extra.
 """
 
@@ -29,21 +29,21 @@ _CPU: Final = 1
 
 
 class NeedsDeclaredType(msgspec.DecodeError):
-    """Error of a body with an array of another library that was decoded without declared types."""
+    """Error of decoding an array of another library without declared types."""
 
 
 class UndeclaredArray(msgspec.ValidationError):
-    """Error of a value with an array of another library where its class is not declared."""
+    """Error of an array of another library in a place where its class is not declared."""
 
 
 class ForeignArray:
-    """Array of another library that is not an instance of its class before conversion."""
+    """Placeholder for an array of another library before the conversion to its class."""
 
     __slots__ = ("array", "name")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, name: str, array: Any) -> None:
-        """Create one from the qualified name of the class and a NumPy array of the elements."""
+        """Create a placeholder from the qualified name of the class and a NumPy array of the elements."""
         self.name = name
         self.array = array
 
@@ -51,7 +51,10 @@ class ForeignArray:
         return f"<an array of {self.name[:100]}>"
 
     def as_instance(self, kind: Any) -> Any:
-        """Convert to a declared class. Raises ValueError if it is another class, or does not keep the elements."""
+        """Return an instance of a declared class with these elements.
+
+        Raises ValueError if the declared class is another one, or if its instance has other elements.
+        """
         if not isinstance(kind, type) or _name_of(kind) != self.name or not _has_dlpack(kind):
             name = getattr(kind, "__qualname__", None) or str(kind)
             raise ValueError(f"Expected `{name}`, got `{self.name:.100}`; {self.remedy}")
@@ -68,7 +71,10 @@ class ForeignArray:
         return made
 
     def _build(self, kind: Any) -> Any:
-        """Build an instance with memory of its own, because a class may keep its argument or write to it."""
+        """Return an instance with memory of its own, because a class may keep its argument or write to it.
+
+        Raises ValueError if the library cannot make one.
+        """
         package = sys.modules.get(kind.__module__.partition(".")[0])
         own = getattr(kind, "from_dlpack", None)
         makers: list[Callable[[Any], Any] | None] = [own] if own else [getattr(package, "from_dlpack", None), kind]
@@ -86,6 +92,7 @@ class ForeignArray:
         raise self._conversion_error(kind, failure)
 
     def _conversion_error(self, kind: type, why: object) -> ValueError:
+        """Return the error for a class whose instance cannot be made, with the reason and the remedy."""
         text = str(why) or type(why).__name__
         return ValueError(f"no equal `{kind.__qualname__}` can be made of its elements ({text:.100}); {self.remedy}")
 
@@ -97,7 +104,7 @@ class ForeignArray:
 
 
 class ForeignDecodeContext(DecodeContext):
-    """State of decoding a body whose value is converted to declared types next."""
+    """State of decoding a body whose value will be converted to a declared type."""
 
     __slots__ = ("_inner_hooks",)
 
@@ -107,6 +114,7 @@ class ForeignDecodeContext(DecodeContext):
         return super().hook(code, data)
 
     def _foreign_hook(self) -> Callable[[int, Any], Any]:
+        """Return a hook for extensions within a tuple, which puts placeholders for foreign arrays, too."""
         self._inner_hook = None
         self._nested_hook()  # Raises DecodeError if the extensions are nested too deeply.
         inner = ForeignDecodeContext(
@@ -116,40 +124,41 @@ class ForeignDecodeContext(DecodeContext):
 
 
 def require_converted(value: Any) -> Any:
-    """Return a converted value. Raises UndeclaredArray if it contains an array that was not converted."""
-    left = next(_left_in(value), None)
-    if left is not None:
-        raise UndeclaredArray(_undeclared(left))
+    """Return a converted value unchanged. Raises UndeclaredArray if it contains an array that was not converted."""
+    unconverted = next(_iter_unconverted(value), None)
+    if unconverted is not None:
+        raise UndeclaredArray(_undeclared_text(unconverted))
     return value
 
 
-def _left_in(value: Any) -> Iterator[ForeignArray]:
+def _iter_unconverted(value: Any) -> Iterator[ForeignArray]:
+    """Yield the placeholders in a value."""
     kind = type(value)
     if kind is ForeignArray:
         yield value
     elif issubclass(kind, (list, tuple)):
         for item in value:
-            yield from _left_in(item)
+            yield from _iter_unconverted(item)
     elif issubclass(kind, dict):
         for item in value.values():
-            yield from _left_in(item)
+            yield from _iter_unconverted(item)
     else:
         for name in fields.names_of(kind) or ():
-            yield from _left_in(getattr(value, name, None))
+            yield from _iter_unconverted(getattr(value, name, None))
 
 
-def mismatch(error: msgspec.ValidationError, value: Any) -> msgspec.ValidationError:
-    """Return the error, with the class that arrived and the remedy if it was an array of another library."""
+def explain_mismatch(error: msgspec.ValidationError, value: Any) -> msgspec.ValidationError:
+    """Return a validation error; if it is about an array of another library, with the array's class and the remedy."""
     text = str(error)
     if f"got `{ForeignArray.__name__}`" in text:
-        found = next(_left_in(value))
+        found = next(_iter_unconverted(value))
         what, at, path = text.partition(" - at `")
         what = what.replace(f"got `{ForeignArray.__name__}`", f"got `{found.name:.100}`")
         error = msgspec.ValidationError(f"{what}; {found.remedy}{at}{path}")
     return error
 
 
-def _undeclared(array: ForeignArray) -> str:
+def _undeclared_text(array: ForeignArray) -> str:
     return f"a {array.name:.100} arrived where its class is not declared; {array.remedy}"
 
 
@@ -166,23 +175,23 @@ def _adopt(value: Any) -> Writer | None:
 
 
 def _write(value: Any, context: EncodeContext) -> Ext:
-    """Encode an array of another library as a NumPy array over the same memory, and the name of its class."""
+    """Encode an array of another library as the name of its class and a NumPy array over the same memory."""
     kind, np = type(value), sys.modules.get("numpy")
     if np is None:
-        _refuse(kind, "this process has not imported NumPy", "import numpy")
+        _raise_refused(kind, "this process has not imported NumPy", "import numpy")
     try:
         device = value.__dlpack_device__()[0]
         array = np.from_dlpack(value) if device == _CPU else None
     except Exception as error:
         if is_from_signal_handler(error):
             raise
-        _refuse(kind, f"numpy.from_dlpack() cannot take it: {error or type(error).__name__}")
+        _raise_refused(kind, f"numpy.from_dlpack() cannot take it: {error or type(error).__name__}")
     if array is None:
-        _refuse(kind, "it is not in the CPU's memory", "copy it there")
+        _raise_refused(kind, "it is not in the CPU's memory", "copy it there")
     return Ext(FOREIGN_ARRAY, context.pack([_name_of(kind), write_array(array, context)]))
 
 
-def _refuse(kind: type, why: str, remedy: str = "send an array of NumPy's") -> NoReturn:
+def _raise_refused(kind: type, why: str, remedy: str = "send an array of NumPy's") -> NoReturn:
     name = kind.__name__
     raise TypeError(f"a {name} cannot be sent: {why}; {remedy}, or shmrpc.register({name}, encode, decode)") from None
 
@@ -194,7 +203,7 @@ def _read(payload: Any, context: DecodeContext) -> ForeignArray:
         raise ValueError("expected the name of a class and a NumPy array")
     arrived = ForeignArray(name, array)
     if not isinstance(context, ForeignDecodeContext):
-        raise NeedsDeclaredType(_undeclared(arrived))
+        raise NeedsDeclaredType(_undeclared_text(arrived))
     return arrived
 
 

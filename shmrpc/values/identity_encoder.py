@@ -1,4 +1,4 @@
-"""Encoder of pools, which keeps identity: an object that is twice in a value arrives as one object."""
+"""Encoder of pools, which keeps identity: an object that occurs twice in a value arrives as one object."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ATOMS: Final = (type(None), bool, int, float, bytes)
 
 
 class _NeedsPickle(Exception):
-    """Signal that a value must be pickled together with everything that contains it."""
+    """Signal that all of a value must be one pickle."""
 
 
 class _IdentityContext(EncodeContext):
-    """State of encoding values unchanged, and as one pickle those that share objects or need a pickle anywhere."""
+    """State of encoding values in MessagePack; a value that needs a pickle, or holds an object twice, is one pickle."""
 
     __slots__ = ("_recorded",)
     _recorded: dict[int, Any]
 
-    def whole(self, value: Any) -> Any:
-        """Return the plain value for a value."""
+    def encode_whole(self, value: Any) -> Any:
+        """Return the plain value for one value, or a pickle of all of it."""
         self._recorded = {}
         placed = len(self.buffers)
         try:
@@ -43,11 +43,11 @@ class _IdentityContext(EncodeContext):
         return pickle_whole(value, self)
 
     def before_pickle(self) -> None:
-        """Have the whole value pickled: a pickle within it would lose the objects that it shares with the rest."""
+        """Have all of the value pickled, because a pickle of a part would not share objects with the rest."""
         raise _NeedsPickle
 
     def record(self, value: Any) -> None:
-        """Record a mutable object; one that was recorded before makes the value a pickle."""
+        """Record a mutable object. If it was recorded before, have all of the value pickled."""
         if id(value) in self._recorded:
             raise _NeedsPickle
         self._recorded[id(value)] = value
@@ -58,12 +58,12 @@ class _PickleContext(_IdentityContext):
 
     __slots__ = ()
 
-    def whole(self, value: Any) -> Any:
-        """Return the plain value for a value."""
+    def encode_whole(self, value: Any) -> Any:
+        """Return a pickle of one value; a number, bytes or None unchanged."""
         return self.plain(value) if type(value) in _ATOMS else pickle_whole(value, self)
 
     def record(self, value: Any) -> None:
-        """Do nothing: a pickle keeps identity by itself."""
+        """Do nothing, because a pickle keeps identity by itself."""
 
 
 class IdentityEncoder(ValueEncoder):
@@ -78,22 +78,22 @@ class IdentityEncoder(ValueEncoder):
         self.forget()
 
     def encode(self, value: Any) -> bytes | _core.Parcel:
-        """Encode a value as a body."""
-        return self._body(value, _whole)
+        """Encode one value as a body. Raises one of UNSENDABLE."""
+        return self._encode_body(value, _encode_whole)
 
     def encode_all(self, values: Sequence[Any]) -> bytes | _core.Parcel:
-        """Encode an array of arguments as a body."""
-        return self._body(values, _arguments)
+        """Encode an array of arguments as a body. Raises one of UNSENDABLE."""
+        return self._encode_body(values, _encode_arguments)
 
-    def _packed(
+    def _pack_value(
         self, value: Any, plain: Callable[[Any, Any], Any], make: type[EncodeContext]
     ) -> tuple[bytes, list[Any]]:
         try:
-            return super()._packed(value, plain, _IdentityContext)
+            return super()._pack_value(value, plain, _IdentityContext)
         except Exception as error:
             if not is_unsendable(error):
                 raise
-        return super()._packed(value, plain, _PickleContext)  # A pickle can hold a str with lone surrogates.
+        return super()._pack_value(value, plain, _PickleContext)  # A pickle can hold a str with lone surrogates.
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
         entry = registry.entry_of(kind)
@@ -103,18 +103,19 @@ class IdentityEncoder(ValueEncoder):
         return write if write is write_pickle else _recording(kind, write)
 
 
-def _whole(context: Any, value: Any) -> Any:
-    return context.whole(value)
+def _encode_whole(context: Any, value: Any) -> Any:
+    return context.encode_whole(value)
 
 
-def _arguments(context: Any, values: Sequence[Any]) -> list[Any]:
-    return [_argument(context, value) for value in values]
+def _encode_arguments(context: Any, values: Sequence[Any]) -> list[Any]:
+    return [_encode_argument(context, value) for value in values]
 
 
-def _argument(context: Any, value: Any) -> Any:
+def _encode_argument(context: Any, value: Any) -> Any:
+    """Encode each item of a list as a value of its own; any other argument as one value."""
     if type(value) is list:
-        return [context.whole(item) for item in value]
-    return context.whole([*value] if type(value) is tuple else value)
+        return [context.encode_whole(item) for item in value]
+    return context.encode_whole([*value] if type(value) is tuple else value)
 
 
 class _Recording:
@@ -131,6 +132,7 @@ class _Recording:
 
 
 def _recording(kind: type, write: Writer) -> Writer:
+    """Return a writer that records objects of a mutable type first; the same writer for an immutable type."""
     if write is write_same or write is standard.write_integer or issubclass(kind, _IMMUTABLE):
         return write
     return write if isinstance(write, _Recording) else _Recording(write)

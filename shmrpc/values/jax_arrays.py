@@ -16,7 +16,7 @@ JAX_ARRAY: Final = 39
 
 
 def _write(value: Any, context: EncodeContext) -> Ext:
-    """Encode the elements of an array, without its sharding."""
+    """Encode the elements of a JAX array, without its sharding. Raises TypeError if it cannot be sent."""
     jax, np = sys.modules["jax"], sys.modules["numpy"]
     if isinstance(value, jax.core.Tracer):
         raise TypeError("a JAX tracer has no numbers and cannot be sent: send what the traced function returns")
@@ -32,6 +32,7 @@ def _write(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
+    """Return a JAX array. Raises ValueError if JAX has no such dtype here."""
     jnp, np = library("jax.numpy", "a JAX array"), library("numpy", "a JAX array")
     if not isinstance(payload, np.ndarray):
         raise TypeError(f"expected a NumPy array, got {type(payload).__name__}")

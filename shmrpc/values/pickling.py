@@ -28,16 +28,16 @@ _has_more = False
 
 
 def pickle_main_by_value() -> None:
-    """Pickle classes of ``__main__`` with their instances from now on.
+    """Pickle the definitions of classes of ``__main__`` with their instances from now on.
 
-    For a program that other processes cannot import, such as a notebook.
+    This is for a program that other processes cannot import, such as a notebook.
     """
     global _is_by_value, _has_more
     _is_by_value = _has_more = True
 
 
 def allow_cloudpickle() -> None:
-    """Pickle instances of classes that arrived by value with their classes from now on."""
+    """Use cloudpickle from now on for values that pickle rejects, as instances of classes that arrived by value."""
     global _has_more
     _has_more = True
 
@@ -48,7 +48,7 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
-    """Return a pickle, and the buffers of at least ``least`` bytes beside it; with None there are none.
+    """Return a pickle, and its buffers of at least ``least`` bytes, which travel beside it; with None there are none.
 
     A buffer that is not contiguous stays in the pickle. Raises the errors of pickling.
     """
@@ -69,6 +69,7 @@ def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]
 
 
 def _dump_with(dump: Callable[..., bytes], value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
+    """Return a pickle that ``dump`` writes, and its buffers of at least ``least`` bytes."""
     beside: list[memoryview] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
@@ -85,19 +86,23 @@ def _dump_with(dump: Callable[..., bytes], value: Any, least: int | None) -> tup
 
 
 def _loads(data: Data, buffers: list[Any]) -> Any:
+    """Load a pickle with its buffers."""
     import pickle
 
     return pickle.loads(bytes_of(data), buffers=buffers)
 
 
 def write_pickle(value: Any, context: EncodeContext) -> Ext:
-    """Encode a value as a pickle, unless the context pickles everything that contains the value at once."""
+    """Encode a value as a pickle. Raises TypeError if that fails.
+
+    A context that allows no pickle of a part raises, and pickles all of the value that contains it.
+    """
     context.before_pickle()
     return pickle_whole(value, context)
 
 
 def pickle_whole(value: Any, context: EncodeContext) -> Ext:
-    """Encode a value as a pickle, whose large buffers travel beside the body."""
+    """Encode a value as a pickle, whose large buffers travel beside the body. Raises TypeError if that fails."""
     try:
         data, beside = dumps_beside(value, LARGE_ARRAY)
     except RecursionError:
@@ -121,17 +126,18 @@ class LazyPickle:
         self._data, self._buffers = data, buffers
 
     def read(self) -> Any:
-        """Load the value, whose large arrays are private and writable. Raises the errors of loading."""
+        """Load and return the value. Its large arrays are private and writable. Raises the errors of loading."""
         return _loads(self._data, [each.private() if is_block(each) else each for each in self._buffers])
 
 
 def read_lazily(payload: Any, context: DecodeContext) -> LazyPickle:
-    """Return a pickle that is loaded when its value is needed, for the codec of pools only."""
+    """Return the pickle in a payload, not loaded; for the codec of pools only."""
     place, places = payload
     return LazyPickle(context.data(place), [context.data(each) for each in places])
 
 
 def _read_pickle(payload: Any, context: DecodeContext) -> Any:
+    """Load the pickle in a payload. Raises ValueError if the context does not allow pickles."""
     if not context.pickled:
         raise ValueError(
             "it was pickled; set codec='pickle' on both sides if you trust the other one: "

@@ -1,4 +1,4 @@
-"""Objects of stores, which travel as references and arrive as proxies where their store is open."""
+"""Objects of stores, which travel as references, and arrive as proxies in processes that have the store open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class StoredObject:
     __slots__ = ()
 
     def _reference(self) -> tuple[str, int, int, int, int]:
-        """Return the name of the store, then type, class, offset and id. Raises TypeError if there is none."""
+        """Return the name of the store, and the type, class, offset and id of the object there.
+
+        Raises TypeError if the object has no reference.
+        """
         raise NotImplementedError
 
     if TYPE_CHECKING:  # A method of the native classes.
@@ -34,7 +37,7 @@ _allowed_classes: Final[set[type]] = set()
 
 
 def set_finder(find: Callable[[str, int, int, int, int], Any]) -> None:
-    """Use this function to find objects that arrive. It raises :func:`store_not_open`."""
+    """Set the function that returns an object for its reference. It raises :func:`store_not_open`."""
     global _find
     _find = find
 

@@ -37,7 +37,7 @@ class Entry:
         self.cls, self.name = cls, name
 
     def is_the_same(self, other: Entry) -> bool:
-        """Return True if both describe the same class in the same way."""
+        """Return True if both entries register the same class under the same name."""
         return type(self) is type(other) and (self.cls, self.name) == (other.cls, other.name)
 
     #: Names of the fields; none for an Enum, an exception, or a class with converters.
@@ -66,7 +66,7 @@ class _Object(Entry):
         return context.extension(OBJECT, [self.name, present])
 
     def make(self, fields: dict[str, Any]) -> Any:
-        """Build an instance; fields that the class does not have are ignored."""
+        """Return an instance with these fields. Ignores fields that the class does not have."""
         raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ class Custom(Entry):
         self.encode, self.decode = encode, decode
 
     def is_the_same(self, other: Entry) -> bool:
-        """Return True if both describe the same class with the same converters."""
+        """Return True if both entries register the same class under the same name with the same converters."""
         both = isinstance(other, Custom) and (self.encode, self.decode) == (other.encode, other.decode)
         return both and super().is_the_same(other)
 
@@ -178,7 +178,7 @@ def register(
         raise TypeError(f"{cls.__qualname__} travels as it is, and cannot be registered")
     if (encode is None) != (decode is None):
         raise TypeError(f"register({cls.__qualname__}): give both encode and decode, or neither")
-    entry = _entry_for(cls, name or f"{cls.__module__}.{cls.__qualname__}", encode, decode)
+    entry = _create_entry(cls, name or f"{cls.__module__}.{cls.__qualname__}", encode, decode)
     with _lock:
         known = _by_name.get(entry.name)
         if known is not None and known.cls is not cls:
@@ -196,7 +196,10 @@ def register(
     return cls
 
 
-def _entry_for(cls: type, name: str, encode: Callable[[Any], Any] | None, decode: Callable[[Any], Any] | None) -> Entry:
+def _create_entry(
+    cls: type, name: str, encode: Callable[[Any], Any] | None, decode: Callable[[Any], Any] | None
+) -> Entry:
+    """Return the entry for a class. Raises TypeError for a class that needs converters and has none."""
     if encode is not None and decode is not None:
         return Custom(cls, name, encode, decode)
     if issubclass(cls, BaseException):
@@ -222,7 +225,7 @@ def on_change(listener: Callable[[], None]) -> None:
 
 
 def entry_of(cls: type) -> Entry | None:
-    """Return the entry for exactly this class; for a class joined with RemoteError, that of the exception raised."""
+    """Return the entry of exactly this class, or None. For a class joined with RemoteError, use the class raised."""
     entry = _by_type.get(cls)
     return _by_type.get(errors.own_class(cls)) if entry is None and issubclass(cls, errors.RemoteError) else entry
 
@@ -239,14 +242,14 @@ def is_covered(cls: type) -> bool:
 
 def _read_enum(payload: Any, context: DecodeContext) -> Any:
     """Return the member; its value if the class is not registered here."""
-    name, member, value = _named(payload)
+    name, member, value = _check_named(payload)
     entry = _by_name.get(name)
     return entry.make(member, value) if isinstance(entry, _Enum) else value
 
 
 def _read_object(payload: Any, context: DecodeContext) -> Any:
     """Return an instance; a dict of its fields if the class is not registered here."""
-    name, fields = _named(payload)
+    name, fields = _check_named(payload)
     if not isinstance(fields, dict):
         raise TypeError(f"expected a map of fields, got {type(fields).__name__}")
     entry = _by_name.get(name)
@@ -254,7 +257,8 @@ def _read_object(payload: Any, context: DecodeContext) -> Any:
 
 
 def _read_custom(payload: Any, context: DecodeContext) -> Any:
-    name, value = _named(payload)
+    """Return an instance. Raises ValueError if the class is not registered here."""
+    name, value = _check_named(payload)
     entry = _by_name.get(name)
     if not isinstance(entry, Custom):
         raise ValueError(f"{name!r} is not registered here: call shmrpc.register() for it, as its sender did")
@@ -262,11 +266,11 @@ def _read_custom(payload: Any, context: DecodeContext) -> Any:
 
 
 def name_in(data: bytes) -> str | None:
-    """Return the registered name if a body is one instance of a registered class, otherwise None."""
+    """Return the registered name in a body that is an instance of a registered class; None for any other body."""
     try:
         value = _shallow.decode(data)
         if isinstance(value, Ext) and value.code in (OBJECT, CUSTOM):
-            return str(_named(_shallow.decode(value.data))[0])
+            return str(_check_named(_shallow.decode(value.data))[0])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
         pass
     return None
@@ -276,7 +280,8 @@ def name_in(data: bytes) -> str | None:
 _shallow: Final = msgspec.msgpack.Decoder()
 
 
-def _named(payload: Any) -> list[Any]:
+def _check_named(payload: Any) -> list[Any]:
+    """Return a payload that is an array beginning with a name. Raises TypeError for any other."""
     if not (isinstance(payload, list) and payload and isinstance(payload[0], str)):
         raise TypeError("expected an array that begins with a name")
     return payload

@@ -1,4 +1,4 @@
-"""Memory shared by sender and receiver: arrays built there, written in place, and released early."""
+"""Memory that sender and receiver share: arrays built in it, written in place, and released early."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ Allocate = Callable[[int], Any]
 def empty_array(
     allocate: Allocate, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike
 ) -> numpy.ndarray[Any, Any]:
-    """Allocate a NumPy array in shared memory, with undefined contents."""
+    """Return a new NumPy array in shared memory, with undefined contents.
+
+    Raises ImportError without NumPy, TypeError for a dtype with Python objects, ValueError for a negative length, and
+    the errors of ``allocate``.
+    """
     try:
         np = importlib.import_module("numpy")
     except ImportError as error:
@@ -47,7 +51,7 @@ def empty_array(
 
 
 def empty_buffer(allocate: Allocate, size: int) -> memoryview:
-    """Allocate writable bytes in shared memory, with undefined contents."""
+    """Return writable bytes in shared memory, with undefined contents. Raises ValueError for a negative size."""
     if size < 0:
         raise ValueError(f"size: expected 0 bytes or more, got {size}")
     return memoryview(allocate(size))[:size]
@@ -65,7 +69,7 @@ Writable = Annotated[_T, WRITABLE]
 
 
 def is_writable(kind: Any) -> bool:
-    """Return True if a declared type is ``Writable``, or a union with it."""
+    """Return True if a declared type is ``Writable[T]``, or a union with such a type."""
     origin = get_origin(kind)
     if origin is Annotated:
         return WRITABLE in get_args(kind)[1:]
@@ -82,10 +86,10 @@ def block_of(value: Any) -> Block | None:
 
 
 def writable(value: Any) -> Any:
-    """Return the array or memoryview over writable memory that is shared with the sender.
+    """Return a received array or memoryview as a writable one over the memory that the sender shares.
 
-    A small one, which arrived in the body, is copied: its sender does not see changes. Raises TypeError for any other
-    value.
+    A small value, which arrived in the body, is copied, so that the sender does not see changes. Raises TypeError for
+    a value that is neither an array nor a memoryview.
     """
     is_array = isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ()))
     if not (is_array or isinstance(value, memoryview)):
@@ -110,14 +114,15 @@ def _writable_view(value: memoryview) -> memoryview:
         return value
     block = block_of(value)
     if block is None:
-        return _shaped(memoryview(bytearray(value.tobytes())), value)
+        return _cast_like(memoryview(bytearray(value.tobytes())), value)
     if not value.c_contiguous:
         raise TypeError("a memoryview with gaps cannot be made writable: take the whole one, and then the part of it")
     offset = _core.address_of(value) - _core.address_of(memoryview(block))
-    return _shaped(memoryview(block.shared())[offset : offset + value.nbytes], value)
+    return _cast_like(memoryview(block.shared())[offset : offset + value.nbytes], value)
 
 
-def _shaped(memory: memoryview, like: memoryview) -> memoryview:
+def _cast_like(memory: memoryview, like: memoryview) -> memoryview:
+    """Return a view of bytes in the format and the shape of another view."""
     if like.ndim == 1 or not like.nbytes:
         return memory.cast(like.format)  # type: ignore[call-overload, no-any-return]
     return memory.cast(like.format, like.shape)  # type: ignore[call-overload, no-any-return]
@@ -153,7 +158,7 @@ def leased(value: _T, /) -> Leased[_T]:
     when the array and all views of it are gone. Do not use the array or a view of it afterwards: they show the data
     that the sender puts there next. Keep a ``.copy()`` if you need one.
 
-    ``value`` is an array, tensor, memoryview or buffer as it arrived. One outside shared memory, such as a small one,
-    is accepted and left alone. Raises TypeError for any other value.
+    ``value`` is an array, tensor, memoryview or buffer as it arrived. For a value outside shared memory, such as a
+    small one, nothing happens. Raises TypeError for any other value.
     """
     return Leased(value)

@@ -50,14 +50,15 @@ _IANA_NAME: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,5}")
 _WIRE_NAMES: Final[dict[type, str]] = {bytes: "bin", float: "float", int: "int", list: "an array", str: "text"}
 
 
-def _checked(payload: Any, kind: type[_T]) -> _T:
+def _check_type(payload: Any, kind: type[_T]) -> _T:
+    """Return a payload of the expected type. Raises TypeError for any other."""
     if not isinstance(payload, kind):
         raise TypeError(f"expected {_WIRE_NAMES[kind]}, got {type(payload).__name__}")
     return payload
 
 
 def write_integer(value: int, context: EncodeContext) -> Any:
-    """Return an integer that fits into 64 bits itself, and an extension for a larger one."""
+    """Return an integer that fits into 64 bits unchanged, and an extension for a larger one."""
     if _LEAST <= value <= _MOST:
         return value
     data = value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
@@ -66,14 +67,14 @@ def write_integer(value: int, context: EncodeContext) -> Any:
 
 def _read_complex(payload: Any, context: DecodeContext) -> complex:
     real, imaginary = payload
-    return complex(_checked(real, float), _checked(imaginary, float))
+    return complex(_check_type(real, float), _check_type(imaginary, float))
 
 
-def _collection(code: int, kind: type[Any]) -> Extension:
-    """Return the extension of a collection that is built from a list."""
+def _collection_extension(code: int, kind: type[Any]) -> Extension:
+    """Return the extension of a collection class that can be built from a list."""
 
     def read(payload: Any, context: DecodeContext) -> Any:
-        items = _checked(payload, list)
+        items = _check_type(payload, list)
         try:
             return kind(items)
         except TypeError:  # An element of a set arrived as a map, because its class is not registered.
@@ -88,8 +89,8 @@ def _collection(code: int, kind: type[Any]) -> Extension:
     )
 
 
-def _span(code: int, kind: type[Any]) -> Extension:
-    """Return the extension of range or slice; the ends of a slice may be any values."""
+def _span_extension(code: int, kind: type[Any]) -> Extension:
+    """Return the extension of ``range`` or ``slice``."""
 
     def read(payload: Any, context: DecodeContext) -> Any:
         start, stop, step = payload
@@ -102,15 +103,17 @@ def _span(code: int, kind: type[Any]) -> Extension:
 
 
 def _write_datetime(value: datetime.datetime, context: EncodeContext) -> Any:
-    """Return a datetime in UTC itself, which is a MessagePack timestamp; otherwise local time with the zone."""
+    """Return a datetime in UTC unchanged, which travels as a timestamp; an extension with the zone for any other."""
     if value.tzinfo is datetime.UTC and not value.fold:
         return value
     if _needs_pickle(value.tzinfo, context):
         return write_pickle(value, context)
-    return Ext(DATETIME, context.pack(_with_zone(datetime.datetime, value)))
+    return Ext(DATETIME, context.pack(_encode_time(datetime.datetime, value)))
 
 
 def _time_reader(kind: Any) -> Reader:
+    """Return the reader of a class: ``time`` or ``datetime``."""
+
     def read(payload: Any, context: DecodeContext) -> Any:
         if isinstance(payload, str):
             return kind.fromisoformat(payload)
@@ -122,24 +125,25 @@ def _time_reader(kind: Any) -> Reader:
 
 def _read_timedelta(payload: Any, context: DecodeContext) -> datetime.timedelta:
     days, seconds, microseconds = payload
-    return datetime.timedelta(_checked(days, int), _checked(seconds, int), _checked(microseconds, int))
+    return datetime.timedelta(_check_type(days, int), _check_type(seconds, int), _check_type(microseconds, int))
 
 
 def _write_tzinfo(value: datetime.tzinfo, context: EncodeContext) -> Ext:
     if _needs_pickle(value, context):
         return write_pickle(value, context)
-    return Ext(ZONE, context.pack(_known_zone(value)))
+    return Ext(ZONE, context.pack(_encode_zone(value)))
 
 
-def _known_zone(value: datetime.tzinfo) -> Any:
+def _encode_zone(value: datetime.tzinfo) -> Any:
     """Return the encoding of a zone. Raises TypeError for one that the receiver could not rebuild."""
-    zone = _zone(value)
+    zone = _try_encode_zone(value)
     if zone is None:
         raise TypeError(f"the time zone {value!r:.100} cannot be sent: use datetime.timezone or zoneinfo.ZoneInfo(key)")
     return zone
 
 
 def _read_tzinfo(payload: Any, context: DecodeContext) -> datetime.tzinfo:
+    """Return a zone. Raises ValueError if the payload holds none."""
     zone = _read_zone(payload)
     if zone is None:
         raise ValueError("there is no zone in it")
@@ -149,22 +153,23 @@ def _read_tzinfo(payload: Any, context: DecodeContext) -> datetime.tzinfo:
 def _write_time(value: datetime.time, context: EncodeContext) -> Ext:
     if _needs_pickle(value.tzinfo, context):
         return write_pickle(value, context)
-    return Ext(TIME, context.pack(_with_zone(datetime.time, value)))
+    return Ext(TIME, context.pack(_encode_time(datetime.time, value)))
 
 
 def _needs_pickle(zone: datetime.tzinfo | None, context: EncodeContext) -> bool:
-    return context.pickled and zone is not None and _zone(zone) is None
+    """Return True if a zone can only be pickled, and the context allows that."""
+    return context.pickled and zone is not None and _try_encode_zone(zone) is None
 
 
-def _with_zone(kind: Any, value: datetime.time | datetime.datetime) -> Any:
-    """Return the encoding of a time or a datetime."""
+def _encode_time(kind: Any, value: datetime.time | datetime.datetime) -> Any:
+    """Return the encoding of a time or a datetime with its zone. Raises TypeError for an unknown zone."""
     text = kind.isoformat(value.replace(tzinfo=None))
     if value.tzinfo is None:
         return [text, None, value.fold] if value.fold else text
-    return [text, _known_zone(value.tzinfo), value.fold]
+    return [text, _encode_zone(value.tzinfo), value.fold]
 
 
-def _zone(value: datetime.tzinfo) -> Any:
+def _try_encode_zone(value: datetime.tzinfo) -> Any:
     """Return the encoding of a zone; None if it has neither a fixed offset nor a known name."""
     if type(value) is imported("zoneinfo.ZoneInfo"):
         return value.key  # type: ignore[attr-defined]  # A ZoneInfo; one that was read from a file has no key.
@@ -176,6 +181,7 @@ def _zone(value: datetime.tzinfo) -> Any:
 
 
 def _read_zone(zone: Any) -> datetime.tzinfo | None:
+    """Return the zone of an encoding; None for None. Raises ValueError for an unknown zone."""
     if zone is None:
         return None
     if isinstance(zone, str):
@@ -188,7 +194,7 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
         except zoneinfo.ZoneInfoNotFoundError:
             raise ValueError(f"the time zone {zone!r} is not known here; the package tzdata knows all") from None
     offset, *name = zone
-    return datetime.timezone(datetime.timedelta(microseconds=_checked(offset, int)), *name)
+    return datetime.timezone(datetime.timedelta(microseconds=_check_type(offset, int)), *name)
 
 
 def _write_fraction(value: fractions.Fraction, context: EncodeContext) -> Ext:
@@ -200,7 +206,7 @@ def _write_fraction(value: fractions.Fraction, context: EncodeContext) -> Ext:
 
 def _read_fraction(payload: Any, context: DecodeContext) -> fractions.Fraction:
     numerator, denominator = payload
-    if max(_checked(numerator, int).bit_length(), _checked(denominator, int).bit_length()) > MAX_FRACTION_BITS:
+    if max(_check_type(numerator, int).bit_length(), _check_type(denominator, int).bit_length()) > MAX_FRACTION_BITS:
         raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
     import fractions  # Imported on use: few programs need it.
 
@@ -228,7 +234,7 @@ def _write_path(value: pathlib.PurePath, context: EncodeContext) -> Ext:
 
 
 def _read_path(payload: Any, context: DecodeContext) -> pathlib.PurePath:
-    """Return a path of the same kind; a concrete one is of the receiver's system."""
+    """Return a path of the kind that was sent. A concrete path is one of the receiver's system."""
     kind, name = payload
     return _PATHS[kind](os.fsdecode(name))
 
@@ -239,7 +245,7 @@ EXTENSIONS: Final = (
         INTEGER,
         "int",
         "bin: two's complement, most significant byte first",
-        lambda payload, context: int.from_bytes(_checked(payload, bytes), "big", signed=True),
+        lambda payload, context: int.from_bytes(_check_type(payload, bytes), "big", signed=True),
     ),
     Extension(
         COMPLEX,
@@ -248,11 +254,11 @@ EXTENSIONS: Final = (
         _read_complex,
         {complex: lambda value, context: Ext(COMPLEX, context.pack([value.real, value.imag]))},
     ),
-    _collection(SET, set),
-    _collection(FROZENSET, frozenset),
-    _collection(TUPLE, tuple),
-    _span(RANGE, range),
-    _span(SLICE, slice),
+    _collection_extension(SET, set),
+    _collection_extension(FROZENSET, frozenset),
+    _collection_extension(TUPLE, tuple),
+    _span_extension(RANGE, range),
+    _span_extension(SLICE, slice),
     # Before date, the base class of datetime.
     Extension(
         DATETIME,
@@ -297,7 +303,7 @@ EXTENSIONS: Final = (
         DECIMAL,
         "Decimal",
         "text: `1.10`",
-        lambda payload, context: decimal.Decimal(_checked(payload, str)),
+        lambda payload, context: decimal.Decimal(_check_type(payload, str)),
         {decimal.Decimal: lambda value, context: Ext(DECIMAL, context.pack(decimal.Decimal.__str__(value)))},
     ),
     Extension(
@@ -307,7 +313,7 @@ EXTENSIONS: Final = (
         UUID,
         "UUID",
         "bin of 16 bytes",
-        lambda payload, context: uuid.UUID(bytes=_checked(payload, bytes)),
+        lambda payload, context: uuid.UUID(bytes=_check_type(payload, bytes)),
         {uuid.UUID: lambda value, context: Ext(UUID, context.pack(value.bytes))},
     ),
     Extension(

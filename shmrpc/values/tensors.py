@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec.msgpack import Ext
 
-from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, is_block, length_of_axis, size_of
+from shmrpc.values.blocks import LARGE_ARRAY, Block, Data, check_axis_length, is_block, size_of
 from shmrpc.values.decode_context import DecodeContext, library
 from shmrpc.values.encode_context import EncodeContext
 from shmrpc.values.extension import Extension
@@ -17,7 +17,7 @@ TENSOR: Final = 7
 
 
 def _write_tensor(value: Any, context: EncodeContext) -> Ext:
-    """Encode the elements of a tensor, without its gradient and its ``requires_grad``."""
+    """Encode a tensor's elements, without gradient and ``requires_grad``. Raises TypeError if it cannot be sent."""
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
         raise TypeError(f"a tensor on {value.device} cannot be sent: call .cpu() first")
@@ -42,21 +42,21 @@ def _write_tensor(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read_tensor(payload: Any, context: DecodeContext) -> Any:
-    """Return a tensor of private memory, because PyTorch has no read-only ones: a write copies a page of the block."""
+    """Return a tensor over private memory, because PyTorch has no read-only one: a write copies a page of the block."""
     torch: Any = library("torch", "a PyTorch tensor")
     name, shape, place, *layout = payload
     dtype: Any = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name!r} is not a dtype of PyTorch's")
-    count, size = math.prod(map(length_of_axis, shape)), size_of(context.data(place))
+    count, size = math.prod(map(check_axis_length, shape)), size_of(context.data(place))
     if count * torch.empty(0, dtype=dtype).element_size() != size:
         raise ValueError(f"{size} bytes are not {count} elements of {dtype}")
     if not count:
         return torch.empty(shape, dtype=dtype)
-    row = torch.frombuffer(context.once(TENSOR, place, _writable), dtype=dtype)
+    row = torch.frombuffer(context.once(TENSOR, place, _make_writable), dtype=dtype)
     if layout:
         (strides,) = layout
-        if sum((n - 1) * length_of_axis(step) for n, step in zip(shape, strides, strict=True)) >= count:
+        if sum((n - 1) * check_axis_length(step) for n, step in zip(shape, strides, strict=True)) >= count:
             raise ValueError(f"the strides {strides} lead out of {count} elements")
         tensor = row.as_strided(shape, strides)
     else:
@@ -76,7 +76,8 @@ def block_of_tensor(value: Any) -> Block | None:
     return next((block for block in found if block is not None), None)
 
 
-def _writable(data: Data) -> Any:
+def _make_writable(data: Data) -> Any:
+    """Return a writable buffer of the same bytes, private to this process."""
     return data.private() if is_block(data) else bytearray(data)
 
 

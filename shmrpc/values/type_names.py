@@ -17,7 +17,7 @@ _SILENT: Final = {"builtins", "typing", "typing_extensions", "collections.abc", 
 
 
 def type_name(kind: Any) -> str:
-    """Return the name of a type, with its module if it belongs to Python's library or a known one."""
+    """Return the name of a type as in source code, with the module if it is Python's or a known library's."""
     if kind is None or kind is type(None):
         return "None"
     if kind is ...:
@@ -43,6 +43,7 @@ def type_name(kind: Any) -> str:
 
 
 def _plain_name(kind: Any) -> str:
+    """Return the name of a type without its type arguments."""
     name = getattr(kind, "__qualname__", None) or getattr(kind, "__name__", None)
     if not isinstance(name, str):
         return str(kind).replace("typing.", "")

@@ -32,24 +32,24 @@ _PARAMETERS: Final[dict[str, str]] = {
 }
 
 
-def union(alternatives: Iterable[str]) -> str:
+def union_text(alternatives: Iterable[str]) -> str:
     """Return the text of a union."""
     unique = list(dict.fromkeys(alternatives))
     return "Any" if "Any" in unique else " | ".join(unique)
 
 
-def tuple_of(items: Iterable[str]) -> str:
+def tuple_text(items: Iterable[str]) -> str:
     """Return the text of a tuple with these items."""
     return f"tuple[{', '.join(items) or '()'}]"
 
 
-def list_of(items: Iterable[str]) -> str:
-    """Return the text of a list with items of these types."""
-    return f"list[{union(items) or 'Any'}]"
+def list_text(items: Iterable[str]) -> str:
+    """Return the text of a list whose items have one of these types."""
+    return f"list[{union_text(items) or 'Any'}]"
 
 
 def class_text(kind: Any) -> str:
-    """Return the text of a class of Python or of a known library, with its parameters; Any for another class."""
+    """Return the text of a type with its parameters; "Any" for a class outside of Python and the known libraries."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return class_text(args[0])
@@ -60,7 +60,7 @@ def class_text(kind: Any) -> str:
     if kind is None or kind is types.NoneType:
         return "None"
     if origin in UNIONS:
-        return union(map(class_text, args))
+        return union_text(map(class_text, args))
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, args))}]"
     name = public_name(origin or kind)

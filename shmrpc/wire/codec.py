@@ -1,8 +1,8 @@
 """Codecs between values and bodies: MessagePack by two implementations that produce and accept the same bytes.
 
-``"msgspec"`` is the fast one. ``"msgpack"`` is the reference package of the format, to verify the other one and to
-read traffic. Each side chooses one of them by itself. ``"pickle"`` is the fast one, too, and pickles the values that
-MessagePack cannot carry; both sides must choose it.
+``"msgspec"`` is the fast codec. ``"msgpack"`` uses the reference package of the format, to verify the fast codec and to
+read traffic. Each side chooses one of the two by itself. ``"pickle"`` is the fast codec, too, and pickles the values
+that MessagePack cannot carry; both sides must choose it.
 
 Other types travel as extensions, see :mod:`shmrpc.values.all_extensions`. A dataclass, a Struct and an Enum that are
 not registered travel as msgspec encodes them: as a map, and as the value of the member.
@@ -28,7 +28,7 @@ from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.decode_context import UNREADABLE, DecodeContext, Unpack
 from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
 from shmrpc.values.encode_context import ExtKey
-from shmrpc.values.error_text import readable
+from shmrpc.values.error_text import translate_error
 from shmrpc.values.expected import expected
 from shmrpc.values.foreign_arrays import ForeignDecodeContext, NeedsDeclaredType, UndeclaredArray, require_converted
 from shmrpc.values.identity_encoder import IdentityEncoder
@@ -63,12 +63,12 @@ BODIES: Final = (bytes, _core.Parcel)
 
 
 def body_weight(body: Body) -> int:
-    """Return the bytes that a body counts for in credit and in queues, where large buffers count little."""
+    """Return the size in bytes for which credit and queues charge a body; large buffers count little."""
     return len(body) if isinstance(body, bytes) else body.weight
 
 
 def body_size(body: Body) -> int:
-    """Return the bytes of a body without its large buffers, which ``max_frame`` limits."""
+    """Return the size of a body in bytes without its large buffers, which ``max_frame`` limits."""
     return len(body if isinstance(body, bytes) else body.body)
 
 
@@ -78,13 +78,13 @@ def with_own_buffers(body: Body) -> Body:
 
 
 def drop_buffers(body: Body) -> None:
-    """Release the large buffers of a body that was decoded; the decoded values keep their own references."""
+    """Release a decoded body's references to its large buffers; the decoded values keep their own."""
     if type(body) is _core.Parcel:
         body.drop_buffers()
 
 
 class Codec(ABC):
-    """Encoder and decoder of bodies. Derived classes choose the MessagePack implementation."""
+    """Encoder and decoder of bodies. Derived classes supply the MessagePack implementation."""
 
     #: Encodes a value. Raises TypeError, ValueError, OverflowError or RecursionError if it cannot be carried.
     encode: Callable[[Any], Body]
@@ -103,7 +103,11 @@ class Codec(ABC):
         whole: bool = False,
         structural: bool = True,
     ) -> None:
-        """Create a codec. For ``whole`` see :func:`identity_codec`, for ``structural`` :func:`exact_codec`."""
+        """Create a codec from the functions of a MessagePack implementation.
+
+        With ``pickled``, values that MessagePack cannot carry are pickled. ``reference`` keeps the native codec out of
+        use. For ``whole`` see :func:`identity_codec`, for ``structural`` :func:`exact_codec`.
+        """
         if whole:
             values: ValueEncoder = IdentityEncoder(pack, ALL_EXTENSIONS)
         else:
@@ -140,16 +144,16 @@ class Codec(ABC):
         return None if self._is_reference else expected(kind)
 
     @abstractmethod
-    def quick(self, kind: Any) -> Callable[[Body], Any]:
-        """Return a decoder of bodies without buffers. It may refuse values that :meth:`decoder` takes."""
+    def quick_decoder(self, kind: Any) -> Callable[[Body], Any]:
+        """Return a fast decoder of bodies without buffers, which raises one of UNREADABLE for some valid ones, too."""
 
     @abstractmethod
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Return a decoder of bodies, which validates them: it raises one of UNREADABLE if the value does not fit."""
+        """Return a decoder of bodies for a declared type. The decoder raises one of UNREADABLE for an invalid value."""
 
     def decode(self, body: Body) -> Any:
         """Decode a body. Raises one of UNREADABLE if it is invalid."""
-        return self._whole(body, self._any, _same) if type(body) is _core.Parcel else self._decode(body)
+        return self._decode_parcel(body, self._any, _identity) if type(body) is _core.Parcel else self._decode(body)
 
     def decode_own(self, body: Body) -> Any:
         """Decode a body with writable arrays, which are copies that the receiver owns. Raises one of UNREADABLE."""
@@ -160,30 +164,34 @@ class Codec(ABC):
         return value
 
     def decode_for_conversion(self, body: Body) -> tuple[Any, bool]:
-        """Decode a value that is converted next. Returns it, and True if :func:`require_converted` must follow."""
+        """Decode a value that the caller will convert to a declared type.
+
+        Returns the value, and True if the caller must pass the converted value to :func:`require_converted`. Raises one
+        of UNREADABLE.
+        """
         try:
             return self.decode(body), False
         except NeedsDeclaredType:
             pass
-        value = self._open(body)
+        value = self._decode_with_placeholders(body)
         drop_buffers(body)
         return value, True
 
-    def _open(self, body: Body) -> Any:
-        """Decode a body, with a ForeignArray for each array of another library."""
+    def _decode_with_placeholders(self, body: Body) -> Any:
+        """Decode a body, with a ForeignArray in place of each array of another library."""
         data, buffers = (body.body, body.buffers) if type(body) is _core.Parcel else (body, None)
         made: dict[Any, Any] | None = None if buffers is None else {}
         context = ForeignDecodeContext(self._readers, self._unpack, self._reading.pickled, buffers, made)
         return self._unpack(data, ext_hook=context.hook)
 
-    def _settled(self, body: Body, convert: Callable[[Any], Any]) -> Any:
-        """Decode a body with arrays of other libraries as its declared type."""
-        value = require_converted(convert(self._open(body)))
+    def _decode_foreign(self, body: Body, convert: Callable[[Any], Any]) -> Any:
+        """Decode a body with arrays of other libraries, and convert the value by ``convert``."""
+        value = require_converted(convert(self._decode_with_placeholders(body)))
         drop_buffers(body)
         return value
 
     def _decode_with_extensions(self, body: bytes) -> tuple[Any, bool]:
-        """Decode a body. Returns the value, _UNREAD if it needs a declared type, and True if it contains extensions."""
+        """Decode a body. Returns the value, and True if it contains extensions; _UNREAD if it needs a declared type."""
         codes = []
 
         def hook(code: int, data: Any) -> Any:
@@ -195,10 +203,12 @@ class Codec(ABC):
         except NeedsDeclaredType:
             return _UNREAD, True
 
-    def _whole(self, parcel: _core.Parcel, known: _core.ExpectedType | None, convert: Callable[[Any], Any]) -> Any:
-        """Decode a parcel, whose buffers then live as long as the value.
+    def _decode_parcel(
+        self, parcel: _core.Parcel, known: _core.ExpectedType | None, convert: Callable[[Any], Any]
+    ) -> Any:
+        """Decode a parcel and release its buffers, which live on as long as the value does.
 
-        The native decoder ``known`` reads it, if there is one; ``convert`` takes the values that it cannot read.
+        The native decoder ``known`` decodes the parcel if it can. Otherwise ``convert`` converts the decoded value.
         """
         try:
             value = _UNREAD if known is None else known.read(parcel)
@@ -214,7 +224,7 @@ class Codec(ABC):
 _UNREAD: Final = object()
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -224,7 +234,7 @@ class _Msgspec(Codec):
         super().__init__(pack, msgspec.msgpack.decode, pickled=pickled, whole=whole, structural=structural)
         self._decode = msgspec.msgpack.Decoder(ext_hook=self._reading.hook).decode  # Equivalent, and faster.
 
-    def quick(self, kind: Any) -> Callable[[Body], Any]:
+    def quick_decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self._decode
         wanted = self._types.for_decoding(kind)
@@ -233,26 +243,30 @@ class _Msgspec(Codec):
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
         if kind is Any:
             return self.decode
-        quick, noted, convert = self.quick(kind), self._decode_with_extensions, self._types.converter(kind)
+        quick_decoder, noted, convert = (
+            self.quick_decoder(kind),
+            self._decode_with_extensions,
+            self._types.converter(kind),
+        )
         known = self.expected(kind)
 
         def decode(body: Body) -> Any:
             if type(body) is _core.Parcel:  # Contains extensions, which msgspec may refuse for the declared type.
                 try:
-                    return self._whole(body, known, convert)
+                    return self._decode_parcel(body, known, convert)
                 except NeedsDeclaredType:
                     pass
-                return self._settled(body, convert)
+                return self._decode_foreign(body, convert)
             unfit = None
             try:
-                return quick(body)
+                return quick_decoder(body)
             except NeedsDeclaredType:
                 pass
             except msgspec.ValidationError as error:
-                unfit = readable(error, kind)
+                unfit = translate_error(error, kind)
             value, has_extensions = (_UNREAD, True) if unfit is None else noted(body)
             if unfit is None or value is _UNREAD:
-                return self._settled(body, convert)
+                return self._decode_foreign(body, convert)
             if not has_extensions:  # Only extensions could be decoded in another way.
                 try:
                     raise unfit
@@ -267,7 +281,7 @@ class _Msgpack(Codec):
     def __init__(self, *, structural: bool = True) -> None:
         super().__init__(_pack, _unpack, pickled=False, reference=True, structural=structural)
 
-    def quick(self, kind: Any) -> Callable[[Body], Any]:
+    def quick_decoder(self, kind: Any) -> Callable[[Body], Any]:
         return self.decoder(kind)
 
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
@@ -278,10 +292,14 @@ class _Msgpack(Codec):
 
         def decode(body: Body) -> Any:
             try:
-                return self._whole(body, None, convert) if type(body) is _core.Parcel else convert(self._decode(body))
+                return (
+                    self._decode_parcel(body, None, convert)
+                    if type(body) is _core.Parcel
+                    else convert(self._decode(body))
+                )
             except NeedsDeclaredType:
                 pass
-            return self._settled(body, convert)
+            return self._decode_foreign(body, convert)
 
         return decode
 
@@ -291,12 +309,13 @@ _NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
 
 
 def _pack(value: Any) -> bytes:
+    """Encode a plain value with the reference package."""
     plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=enc_hook)
     return msgpack.packb(plain, default=_plain)  # type: ignore[no-any-return]
 
 
 def _plain(value: Any) -> Any:
-    """Convert a datetime as msgspec does: to a timestamp if it has a zone, otherwise to ISO text."""
+    """Convert a value for the reference package as msgspec does: a datetime to a timestamp, without a zone to text."""
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None:
             return value.isoformat()
@@ -309,6 +328,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
+    """Decode a body with the reference package. Raises one of UNREADABLE if it is invalid."""
     # The default limits of the package are meant for streams; here the length of the frame is the limit.
     limit = max(len(body), 1)
     try:
@@ -321,7 +341,7 @@ def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
             max_array_len=limit,
             max_map_len=limit,
             max_ext_len=limit,
-            object_pairs_hook=_map,
+            object_pairs_hook=_build_map,
             ext_hook=ext_hook,
         )
     except UNREADABLE:
@@ -330,13 +350,13 @@ def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
         raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
 
 
-def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Build a map as msgspec does: an array that is a key becomes a tuple."""
-    return {_key(key): value for key, value in pairs}
+    return {_build_key(key): value for key, value in pairs}
 
 
-def _key(key: Any) -> Any:
-    return tuple(map(_key, key)) if isinstance(key, list) else key
+def _build_key(key: Any) -> Any:
+    return tuple(map(_build_key, key)) if isinstance(key, list) else key
 
 
 @functools.cache
@@ -347,45 +367,47 @@ def _codec(name: str, structural: bool = True) -> Codec:
 
 
 def get_codec(name: CodecName) -> Codec:
-    """Return the codec of a name. The process has one of each, which any thread may use. Raises ValueError."""
+    """Return the codec of a name, which all threads of the process share. Raises ValueError for an unknown name."""
     _check_name(name)
     return _codec(name)
 
 
 def exact_codec(name: CodecName) -> Codec:
-    """Return the codec of a name for values without declared types, such as items of queues. Raises ValueError.
+    """Return the codec of a name for values without declared types, such as items of queues.
 
-    It refuses a dataclass, a Struct, a NamedTuple or an Enum that is not registered, because the receiver could not
-    know their class.
+    The codec encodes no dataclass, Struct, NamedTuple or Enum that is not registered, because the receiver could not
+    know the class. Raises ValueError for an unknown name.
     """
     _check_name(name)
     return _codec(name, False)
 
 
 def _check_name(name: CodecName) -> None:
+    """Raise ValueError for an unknown name of a codec."""
     if name not in ("msgspec", "msgpack", "pickle"):
         raise ValueError(f"codec must be 'msgspec', 'msgpack' or 'pickle', not {name!r}")
 
 
 @functools.cache
 def identity_codec() -> Codec:
-    """Return the codec of pools: ``"pickle"``, with identity kept: an object that is twice in a value arrives as one.
+    """Return the codec of pools: ``"pickle"``, but an object that occurs twice in a value arrives as one object.
 
-    Pickles are not loaded at once: a :class:`shmrpc.values.pickling.LazyPickle` stands for each of them.
+    Decoding returns a :class:`shmrpc.values.pickling.LazyPickle` in place of each pickled value.
     """
     return _Msgspec(pickled=True, whole=True)
 
 
 @functools.cache
-def _inline() -> ValueEncoder:
+def _inline_encoder() -> ValueEncoder:
+    """Return the encoder of :func:`encode_inline`."""
     values = ValueEncoder(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, ALL_EXTENSIONS, pickled=False)
     registry.on_change(values.forget)
     return values
 
 
 def encode_inline(value: Any) -> bytes:
-    """Encode a value that is part of another body: without buffers beside it, and without pickles."""
-    return _inline().encode_inline(value)
+    """Encode a value that becomes part of another body, without buffers beside it and without pickles."""
+    return _inline_encoder().encode_inline(value)
 
 
 def decode_inline(data: bytes) -> Any:
@@ -394,5 +416,5 @@ def decode_inline(data: bytes) -> Any:
 
 
 def check_type(kind: Any) -> None:
-    """Raise TypeError for a type that no value can be decoded for."""
-    _codec("msgspec").quick(kind)
+    """Raise TypeError for a type to which no value can be decoded."""
+    _codec("msgspec").quick_decoder(kind)

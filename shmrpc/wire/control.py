@@ -148,7 +148,7 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def type_of(message: msgspec.Struct) -> str:
-    """Return the value of the field ``type`` by which a message travels."""
+    """Return the ``type`` of a message in its packet, such as ``"hello"``."""
     return str(message.__struct_config__.tag)
 
 

@@ -1,4 +1,4 @@
-"""The body of a FAILURE frame: an exception on its way to the caller, and back into an exception there."""
+"""The body of a FAILURE frame: encoding of an exception, and decoding to an exception at the caller."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _MAX_HOP_TEXT: Final = 4_096
 
 
 @functools.cache
-def _failures() -> msgspec.msgpack.Decoder[Failure]:
+def _failure_decoder() -> msgspec.msgpack.Decoder[Failure]:
     return msgspec.msgpack.Decoder(Failure)  # Slow to build, and few servers decode a failure.
 
 
@@ -101,6 +101,7 @@ def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str
 
 
 def _without_tracebacks(failures: list[Failure]) -> list[Failure]:
+    """Return copies of failures, and of the failures within them, without tracebacks."""
     return [
         msgspec.structs.replace(
             each,
@@ -120,7 +121,10 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: list[int], depth: int) -> None:
-    """Add the exceptions of a group to its failure, at most ``left[0]`` of them: the last one counts those left out."""
+    """Add the exceptions of a group to its failure, at most ``left[0]`` of them, and decrease ``left[0]``.
+
+    If that leaves out exceptions, a last one gives their number.
+    """
     failure.message = _shorten(group.message)
     failure.exceptions = []
     for number, error in enumerate(group.exceptions):
@@ -141,7 +145,7 @@ def _describe_one(error: BaseException) -> Failure:
     """Return the failure that describes an exception without the members of a group."""
     if isinstance(error, CallRejected):
         return Failure(error.kind, _shorten(str(error)))
-    failure = Failure("raised", _shorten(_message(error)))
+    failure = Failure("raised", _shorten(_message_of(error)))
     failure.type_name = (isinstance(error, errors.RemoteError) and error.type_name) or errors.class_name(type(error))
     failure.base = errors.base_of(type(error)).__name__
     if isinstance(error, errors.ApplicationError):
@@ -152,7 +156,7 @@ def _describe_one(error: BaseException) -> Failure:
 
 
 def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
-    """Encode the ``value`` of a failure. Returns it, or None, with a remark for parts that cannot be sent."""
+    """Return the encoded ``value`` of a failure, or None, and a remark about parts that cannot be sent."""
     kind = type(error)
     if isinstance(error, errors.RemoteError):
         if error._unread is not None:
@@ -177,6 +181,7 @@ def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
 
 
 def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
+    """Return the encoded details of an ApplicationError, and a remark about details that cannot be sent."""
     try:
         return encode_inline(details), ""
     except Exception:
@@ -192,7 +197,7 @@ def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
     return encode_inline(sendable), remark
 
 
-def _message(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as second:  # A failing __str__ must not prevent the answer.
@@ -200,7 +205,10 @@ def _message(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Format the traceback of an exception from the endpoint on, with that of each hop if it was passed on. Bounded."""
+    """Return the traceback of an exception as text of bounded length, from the endpoint on.
+
+    For an exception that arrived from another process, the traceback of each process on the way is included.
+    """
     _trim_traceback(error)
     try:
         if isinstance(error, errors.RemoteError) and error.remote_traceback:
@@ -241,7 +249,7 @@ _OMISSION = re.compile(r"\n… (\d+) characters left out …\n")
 
 
 def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
-    """Return the text without its middle if it is too long. Earlier omissions in the text are counted again."""
+    """Replace the middle of a long text by a note of the number of characters left out, earlier ones included."""
     if len(text) > limit:
         before = sum(int(found[1]) - len(found[0]) for found in _OMISSION.finditer(text))
         half = (limit - 50) // 2
@@ -252,15 +260,15 @@ def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def decode_failure(body: Body) -> errors.ShmrpcError:
-    """Decode the exception to raise at the caller; a DecodeError for an invalid body."""
+    """Return the exception to raise at the caller for an encoded failure; a DecodeError for an invalid body."""
     failure = read_failure(body)
     return failure if isinstance(failure, errors.ShmrpcError) else failure_error(failure)
 
 
 def read_failure(body: Body) -> Failure | errors.DecodeError:
-    """Decode a failure. Returns it, or a DecodeError with the reason if the body is invalid."""
+    """Decode a failure. Returns a DecodeError if the body is invalid."""
     try:
-        return _failures().decode(body)
+        return _failure_decoder().decode(body)
     except UNREADABLE as error:
         return errors.DecodeError(f"the call failed, and its reason cannot be decoded: {error}")
 
@@ -271,7 +279,7 @@ def failure_error(failure: Failure) -> errors.ShmrpcError:
 
 
 def _failure_error(failure: Failure, left: list[int], depth: int) -> errors.ShmrpcError:
-    """Return the exception for a failure within ``depth`` groups, of whose exceptions at most ``left[0]`` are built."""
+    """Return the exception for a failure within ``depth`` groups, with at most ``left[0]`` exceptions in it."""
     if failure.kind == "raised":
         return _raised_error(failure, _member_errors(failure.exceptions or [], left, depth))
     if failure.kind == "draining":
@@ -280,7 +288,10 @@ def _failure_error(failure: Failure, left: list[int], depth: int) -> errors.Shmr
 
 
 def _member_errors(failures: list[Failure], left: list[int], depth: int) -> list[Exception]:
-    """Return the exceptions of a group; none if there are more, or deeper groups, than a correct sender describes."""
+    """Return the exceptions of a group, and decrease ``left[0]`` by their number.
+
+    Returns none if there are more exceptions, or deeper groups, than a correct sender describes.
+    """
     left[0] -= len(failures)
     # Each group may end with an additional exception that counts those left out.
     if left[0] < -MAX_GROUPS or depth > MAX_GROUPS:
@@ -289,7 +300,7 @@ def _member_errors(failures: list[Failure], left: list[int], depth: int) -> list
 
 
 def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.RemoteError:
-    """Return the error that an endpoint raised; a group of ``exceptions``, if there are any."""
+    """Return the exception that an endpoint raised, as a group if there are ``exceptions``."""
     value, raised, hint = None, None, ""
     if failure.value is not None:
         try:

@@ -1,4 +1,4 @@
-"""The kinds of frames that travel through a channel. docs/wire.md describes them for other languages.
+"""The kinds of frames of a connection; docs/wire.md describes them for other languages.
 
 A frame is an opcode (u32), a call id (u64) and a body. The low eight bits of the opcode are the kind of the
 frame, the other bits a number: in a request the number of the endpoint, which the welcome message lists; in
@@ -73,7 +73,7 @@ MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 
 
 def opcode(kind: int, number: int) -> int:
-    """Return the opcode of a frame of this kind, for the endpoint or the stream of this number."""
+    """Return the opcode of a frame of this kind for an endpoint or a stream, given its number."""
     return kind | number << 8
 
 
@@ -103,7 +103,7 @@ class Header(msgspec.Struct, omit_defaults=True):
 
 
 def header_fields(deadline: int | None, metadata: dict[str, Any] | None, *, one_way: bool = False) -> dict[str, Any]:
-    """Return the fields of a :class:`Header` that differ from the defaults, ready to be encoded."""
+    """Return the fields of a :class:`Header` that differ from the defaults, by name, to encode them."""
     fields: dict[str, Any] = {}
     if deadline is not None:
         fields["deadline"] = deadline
@@ -131,12 +131,12 @@ _first = msgspec.msgpack.Decoder(list[Any])
 
 
 def read_deadline(body: Body) -> int:
-    """Read the deadline from a CALL_DEADLINE body that was decoded before, in nanoseconds of the host's clock."""
+    """Return the deadline in a valid CALL_DEADLINE body, in nanoseconds of the host's clock."""
     return int(_first.decode(body)[0])
 
 
 def sub_body(body: Body, part: msgspec.Raw | bytes) -> Body:
-    """Return a value within a body as a body of its own, which refers to the same buffers."""
+    """Return a part of a body as a body of its own, which refers to the same buffers."""
     return body.with_body(bytes(part)) if isinstance(body, _core.Parcel) else bytes(part)
 
 

@@ -252,7 +252,7 @@ def test_what_others_send_as_plain_messagepack_is_read_as_ever() -> None:
         body = msgspec.msgpack.encode(plain)
         for codec in (FAST, REFERENCE, PICKLING):
             assert same(codec.decoder(kind)(body), value)
-            assert same(codec.quick(kind)(body), value)
+            assert same(codec.quick_decoder(kind)(body), value)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_a_set_of_what_arrives_as_maps_is_a_list_untyped() -> None:
 def test_quick_may_refuse_what_decoder_reads() -> None:
     body = FAST.encode({1, 2})
     with pytest.raises(UNREADABLE):
-        FAST.quick(set[int])(body)
+        FAST.quick_decoder(set[int])(body)
     assert FAST.decoder(set[int])(body) == {1, 2}
-    assert FAST.quick(Any)(body) == {1, 2}
-    assert FAST.quick(list[int])(b"\x91\x01") == [1]
+    assert FAST.quick_decoder(Any)(body) == {1, 2}
+    assert FAST.quick_decoder(list[int])(b"\x91\x01") == [1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shmrpc import _core
 from shmrpc.values import decode_context
-from shmrpc.values.arrays import base_of, covering
+from shmrpc.values.arrays import base_of, covering_bytes
 from shmrpc.wire.codec import UNREADABLE, Codec, get_codec
 from tests.helpers.value_trips import FakeBlock, buffers_of, carried, travelled
 from tests.values.hypothesis_draws import drawn
@@ -147,7 +147,7 @@ def test_covering_has_all_of_an_array_and_says_where_it_begins(data: st.DataObje
     base = np.arange(5 * 6 * 7).astype(dtype).reshape(5, 6, 7)
     array = base[data.draw(npst.basic_indices(base.shape, allow_newaxis=True, allow_ellipsis=True))]
     assume(isinstance(array, np.ndarray) and array.size and np.shares_memory(array, base))
-    memory, offset = covering(array)
+    memory, offset = covering_bytes(array)
     assert memory.dtype == np.uint8
     assert memory.ndim == 1
     assert not memory.flags.writeable
@@ -407,8 +407,8 @@ def test_a_numpy_that_cannot_be_loaded_is_not_taken_for_one_that_is_missing(monk
 
 def test_quick_needs_a_parcel_to_be_read_whole() -> None:
     body = carried(FAST.encode(np.zeros(LARGE)))
-    for quick in (FAST.quick(Any), FAST.quick(np.ndarray)):
+    for quick in (FAST.quick_decoder(Any), FAST.quick_decoder(np.ndarray)):
         with pytest.raises(UNREADABLE, match="refers to a buffer"):
             quick(body)
-    assert FAST.quick(np.ndarray)(FAST.encode(np.zeros(3))).shape == (3,)
+    assert FAST.quick_decoder(np.ndarray)(FAST.encode(np.zeros(3))).shape == (3,)
     alike(FAST.decoder(np.ndarray)(body), np.zeros(LARGE))

@@ -182,7 +182,7 @@ def test_a_class_derived_from_bytes_is_not_sent_as_its_base(kind: Any) -> None:
 )
 def test_what_is_declared_writable(kind: Any, expected: bool) -> None:
     assert is_writable(kind) is expected
-    FAST.quick(kind)
+    FAST.quick_decoder(kind)
 
 
 def test_a_declared_writable_is_decoded_as_what_it_is() -> None:

@@ -451,7 +451,7 @@ MADE: list[tuple[Any, dict[str, Any]]] = [
 def test_a_decoded_dataclass_is_as_its_constructor_makes_it(codec: Codec, cls: Any, given: dict[str, Any]) -> None:
     kind = Boxed[Request] if cls is Boxed else cls
     made, body = cls(**given), codec.encode(given)
-    for got in (codec.decoder(kind)(body), codec.quick(kind)(body), codec.convert(codec.decode(body), kind)):
+    for got in (codec.decoder(kind)(body), codec.quick_decoder(kind)(body), codec.convert(codec.decode(body), kind)):
         assert got == made and type(got) is cls
         assert getattr(got, "__dict__", None) == getattr(made, "__dict__", None)
         assert dataclasses.asdict(got) == dataclasses.asdict(made)

@@ -170,7 +170,7 @@ def test_a_lie_is_a_decode_error(codec: Codec, code: int, payload: Any) -> None:
     started = time.process_time()  # CPU time: the machine may be busy.
     for decode in (
         codec.decode,
-        codec.quick(Any),
+        codec.quick_decoder(Any),
         codec.decoder(Any),
         codec.decoder(np.ndarray),
         codec.decoder(set[int]),
@@ -215,7 +215,7 @@ def test_any_payload_is_read_or_a_decode_error(code: int, payload: Any) -> None:
     body = extension(code, payload)
     for decode in (
         FAST.decode,
-        FAST.quick(Any),
+        FAST.quick_decoder(Any),
         FAST.decoder(list[int]),
         REFERENCE.decode,
         REFERENCE.decoder(set[int]),
@@ -301,6 +301,6 @@ def test_what_cannot_be_a_key(codec: Codec) -> None:
 def test_a_parcels_buffers_are_not_found_after_it() -> None:
     body = extension(1, 0)
     assert FAST.decode(_core.Parcel(body, [b"x" * 10])) == b"x" * 10
-    for decode in (FAST.decode, FAST.quick(Any)):
+    for decode in (FAST.decode, FAST.quick_decoder(Any)):
         with pytest.raises(UNREADABLE, match="refers to a buffer, and none has come"):
             decode(body)

@@ -113,7 +113,7 @@ def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:
 
 def make_result_decoder(name: str, codec: Codec, kind: Any) -> Callable[[Body], Any]:
     """Return a function that decodes results of type ``kind``, with the errors of :func:`decode_result`."""
-    quick, decode = codec.quick(kind), codec.decoder(kind)
+    quick, decode = codec.quick_decoder(kind), codec.decoder(kind)
 
     def read(body: Body) -> Any:
         if type(body) is bytes:

@@ -101,7 +101,7 @@ def test_values_that_were_mutated(codec: str) -> None:
         np.ndarray,
         Registered,
     ]
-    reads = [reader.decode, *map(reader.decoder, kinds), *map(reader.quick, kinds)]
+    reads = [reader.decode, *map(reader.decoder, kinds), *map(reader.quick_decoder, kinds)]
     count, total, refused, rates = scaled(1000, 8_000), 0, 0, []
     for seed, read in enumerate(reads):
         bad, rate = beaten(read, sent, count, seed, UNREADABLE)

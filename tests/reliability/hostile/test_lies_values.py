@@ -316,7 +316,7 @@ def test_keys_that_collide_take_the_square_of_their_number() -> None:
         assert len(decode(colliding(count))) == count
         figure[f"of_{count}"] = f"{time.monotonic() - began:.2f} s"
     with pytest.raises(UNREADABLE):
-        get_codec("msgspec").quick(dict[str, None])(colliding(100))
+        get_codec("msgspec").quick_decoder(dict[str, None])(colliding(100))
     figures.note("lies: colliding keys", **figure)
 
 

@@ -97,7 +97,8 @@ EXTENSIONS: Final = (
     Extension(
         STORED,
         "object of a store",
-        "`[name of the store, type, class, offset, id]`: of a container, as in [the object format](object-format.md) section 13",
+        "`[name of the store, type, class, offset, id]`: of a container, as in [the object format](object-format.md)"
+        " section 13",
         _read,
         adopt=_adopt,
     ),

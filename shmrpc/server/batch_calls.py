@@ -1,4 +1,4 @@
-"""Many calls in one frame: reads, runs and answers them. Each call fails on its own."""
+"""Handlers of requests with many calls in one frame. Each call fails on its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from shmrpc.wire.frames import Header, sub_body
 _Outcomes = tuple[list[Any], dict[int, Failure]]
 #: An endpoint with positional and keyword arguments.
 _Prepared = tuple[ServedEndpoint, Sequence[Any], Mapping[str, Any]]
-#: Returns the failure to send for a call and its exception.
+#: Function that logs the exception of a call, and returns the failure to send.
 _Describe = Callable[[Any, BaseException], Failure]
 
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, list[msgspec.Raw]])
@@ -41,9 +41,9 @@ class _Batch(msgspec.Struct, frozen=True):
 
     header: Header
     calls: list[tuple[Any, ...]]
-    #: Decodes the arguments of a call, given its parts; raises its rejection.
+    #: Function that decodes the arguments of a call, given its parts, or raises its rejection.
     prepare: Callable[..., _Prepared]
-    #: Returns the name of a call's endpoint.
+    #: Function that returns the name of a call's endpoint.
     name_of: Callable[[Any], str]
     #: True if every call runs to its end without suspending.
     is_inline: bool
@@ -52,7 +52,7 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
-    """Return the handler of many calls of one endpoint with positional arguments."""
+    """Return the handler of requests with many calls of one endpoint, with positional arguments only."""
     signature, decode, inline = endpoint.signature, endpoint.decoders.positional, endpoint.is_inline
     read_header = header_reader(runner.codec)
     kinds = tuple(map(signature.types.__getitem__, signature.positional_names))
@@ -85,7 +85,7 @@ def batch_of_one(endpoint: ServedEndpoint, runner: CallRunner) -> RunRequest:
 
 
 def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> RunRequest:
-    """Return the handler of calls of several endpoints, each of which names its own."""
+    """Return the handler of requests with many calls, each of which names its endpoint."""
     read_header = header_reader(runner.codec)
 
     def name_of(call: Any) -> str:
@@ -117,6 +117,8 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
 
 
 def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRequest:
+    """Return the handler that runs the batches which ``read`` decodes. ``name``: the endpoint for messages."""
+
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if runner.limiter.is_full(client):
             runner.limiter.wait(client, call_id, run, body)
@@ -129,7 +131,7 @@ def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRe
 
 
 async def _answer(runner: CallRunner, in_flight: InFlightCall, batch: _Batch) -> EncodedResult:
-    """Run the calls; return the body of the reply. A result that cannot be encoded fails its call only."""
+    """Run the calls; return the encoded reply. A result that cannot be encoded fails its call only."""
 
     def describe(call: Any, error: BaseException) -> Failure:
         return runner.describe(in_flight.call.service, batch.name_of(call), error)
@@ -154,13 +156,16 @@ async def _answer(runner: CallRunner, in_flight: InFlightCall, batch: _Batch) ->
 
 
 async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]], describe: _Describe) -> _Outcomes:
-    """Call a plain function with each argument list, each call in its own context. Yields to the loop regularly."""
+    """Call a plain function with each argument list, in a context of its own; return the outcomes.
+
+    Yields to the loop after each time slice. Raises an exception that ends the program.
+    """
     contexts = _core.CallContexts(contextvars.copy_context())
     results: list[Any] = []
     failures: dict[int, Failure] = {}
-    _turns.wanted += 1
+    _sharing.batches += 1
     try:
-        slice_end = _turns.slice_end()
+        slice_end = _sharing.slice_end()
         while len(results) < len(calls):
             try:
                 contexts.call_each(function, calls, results, slice_end)
@@ -172,28 +177,29 @@ async def _call_each(function: Callable[..., Any], calls: list[tuple[Any, ...]],
             if time.monotonic_ns() > slice_end:
                 contexts.leave()
                 await asyncio.sleep(0)
-                slice_end = _turns.slice_end()
+                slice_end = _sharing.slice_end()
     finally:
         contexts.leave()
-        _turns.wanted -= 1
+        _sharing.batches -= 1
     return results, failures
 
 
-class _Turns:
-    """The batches in flight, which share one time slice of an iteration of the loop."""
+class _TimeSharing:
+    """The division of one time slice among the batches in flight."""
 
-    wanted = 0
+    #: Number of batches in flight.
+    batches = 0
 
     def slice_end(self) -> int:
-        """Return the end of a batch's time slice, in nanoseconds."""
-        return time.monotonic_ns() + int(TIME_SLICE * 1e9) // self.wanted
+        """Return the end of a batch's part of a slice that begins now, in nanoseconds of time.monotonic_ns()."""
+        return time.monotonic_ns() + int(TIME_SLICE * 1e9) // self.batches
 
 
-_turns: Final = _Turns()
+_sharing: Final = _TimeSharing()
 
 
 def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[..., _Prepared], *parts: Any) -> Any:
-    """Decode the arguments of one call, and call its plain function."""
+    """Decode the arguments of one call, and call its plain function; return the result or raise its exception."""
     endpoint, args, kwargs = prepare(*parts)
     call = _set_part_call(in_flight, endpoint)
     if runner.current_call.frame is not None:  # Until the batch first yields to the loop, this call is the running one.
@@ -205,7 +211,7 @@ def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[...
 
 
 async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, describe: _Describe) -> _Outcomes:
-    """Run each call in its own task."""
+    """Run each call in its own task; return the outcomes."""
     places = asyncio.Semaphore(runner.limiter.max_per_client)
 
     async def one(parts: Sequence[Any]) -> Any:
@@ -233,7 +239,7 @@ async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, de
 
 
 def _set_part_call(in_flight: InFlightCall, endpoint: ServedEndpoint) -> Call:
-    """Return the Call that the handler of one call of a batch sees, after making it the current one."""
+    """Make a Call for one call of a batch the current one, which its handler sees; return it."""
     batch = in_flight.call
     call = Call(in_flight.client, endpoint.name, batch.id, batch.deadline, batch._metadata)
     current_call_var.set(call)

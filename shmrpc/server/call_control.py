@@ -1,4 +1,4 @@
-"""Frames that belong to a call in flight: its cancellation, and its streams."""
+"""Handlers of the frames that belong to a call in flight: its cancellation, and parts of its streams."""
 
 from __future__ import annotations
 
@@ -15,35 +15,39 @@ from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import decode_failure
 from shmrpc.wire.frames import opcode
 
-#: Applies a frame to a stream from the client.
-_Act = Callable[[InFlightCall, IncomingStream, Body], None]
+#: Function that applies the body of a frame to a stream from the client.
+_ApplyToInput = Callable[[InFlightCall, IncomingStream, Body], None]
 
 
 def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
-    """Return the handlers of these frames by opcode. ``inputs``: maximum number of streams from a client per call."""
+    """Return the handlers of frames that belong to a call in flight, by opcode.
+
+    ``inputs``: maximum number of streams to the server in a call.
+    """
 
     def cancel(body: Body, client: ServedClient, call_id: int) -> None:
         runner.cancel(client, call_id)
 
-    table: dict[int, RunRequest] = {frames.CANCEL: cancel, frames.CREDIT: _credit}
-    table |= dict.fromkeys(_OF_INPUTS, _misplaced)
+    table: dict[int, RunRequest] = {frames.CANCEL: cancel, frames.CREDIT: _grant_credit}
+    table |= dict.fromkeys(_APPLY_TO_INPUT, _report_misplaced)
     for number in range(1, inputs + 1):
-        table |= {opcode(kind, number): _to_input(number, act) for kind, act in _OF_INPUTS.items()}
+        table |= {opcode(kind, number): _input_handler(number, apply) for kind, apply in _APPLY_TO_INPUT.items()}
     return table
 
 
-def _to_input(number: int, act: _Act) -> RunRequest:
-    """Return the handler of frames for stream ``number`` from the client. Ignores frames of calls not in flight."""
+def _input_handler(number: int, apply: _ApplyToInput) -> RunRequest:
+    """Return the handler of frames for stream ``number`` from the client. Ignores calls that are not in flight."""
 
     def run(body: Body, client: ServedClient, call_id: int) -> None:
         in_flight = client.calls.get(call_id)
         if in_flight is not None and number <= len(in_flight.inputs):
-            act(in_flight, in_flight.inputs[number - 1], body)
+            apply(in_flight, in_flight.inputs[number - 1], body)
 
     return run
 
 
-def _credit(body: Body, client: ServedClient, call_id: int) -> None:
+def _grant_credit(body: Body, client: ServedClient, call_id: int) -> None:
+    """Grant credit to the stream to the client. Reports invalid credit as a fault of the client."""
     size = frames.decode_credit(body)
     if size is None:
         client.peer.fault("it sent credit that is no number of bytes")
@@ -53,25 +57,33 @@ def _credit(body: Body, client: ServedClient, call_id: int) -> None:
         in_flight.outgoing.grant(size)
 
 
-def _misplaced(body: Body, client: ServedClient, call_id: int) -> None:
+def _report_misplaced(body: Body, client: ServedClient, call_id: int) -> None:
+    """Report a part of a stream without a number as a fault of the client."""
     client.peer.fault("it sent part of a stream to where none is")
 
 
-def _item(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+def _add_item(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+    """Add an item to a stream. Reports an item without credit as a fault of the client."""
     try:
         incoming.feed((0, body))
     except RemoteProtocolError as error:
         in_flight.client.peer.fault(str(error))
 
 
-def _end(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+def _end_input(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+    """End a stream after its last item."""
     incoming.finish()
 
 
-def _abort(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+def _abort_input(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
+    """End a stream with the error in the body, which its reader raises."""
     error = decode_failure(body)
     in_flight.aborted = weakref.ref(error)
     incoming.finish(error)
 
 
-_OF_INPUTS: Final[dict[int, _Act]] = {frames.ITEM: _item, frames.END: _end, frames.ABORT: _abort}
+_APPLY_TO_INPUT: Final[dict[int, _ApplyToInput]] = {
+    frames.ITEM: _add_item,
+    frames.END: _end_input,
+    frames.ABORT: _abort_input,
+}

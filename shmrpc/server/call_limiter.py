@@ -35,10 +35,10 @@ class CallLimits(msgspec.Struct, frozen=True):
 
 
 class CallLimiter:
-    """Enforces the limits of a server: counts calls in flight, and queues the others.
+    """The count of a server's calls in flight, and the queue of the calls that wait for the limits.
 
-    ``begin`` starts a call that has waited, ``refuse`` rejects one. ``set_busy`` is called with True when the first
-    call needs the event loop to run, and with False when none does any longer.
+    ``begin`` starts a call that has waited; ``refuse`` rejects one. ``set_busy`` receives True when a first call needs
+    the event loop to run, and False when no call does any longer.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CallLimiter:
         )
 
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
-        """Queue a call. Raises the rejection if too many calls wait.
+        """Queue a call. Raises CallRejected if too many calls wait.
 
         A client with less than its fair share of the queue displaces the newest waiting call of the client with the
         most.
@@ -102,6 +102,10 @@ class CallLimiter:
         self._waiting_clients[client] = None
 
     def _displace_waiting(self, client: ServedClient) -> bool:
+        """Reject the newest waiting call of the client with the most, in favor of ``client``.
+
+        Returns False if ``client`` has its share of the queue already.
+        """
         share = self._limits.max_waiting // (len(self._waiting_clients) + (client not in self._waiting_clients))
         if len(client.waiting) >= share:
             return False
@@ -113,6 +117,7 @@ class CallLimiter:
         return True
 
     def _overloaded(self, client: ServedClient, one_way: bool) -> CallRejected:
+        """Return the rejection of a call of ``client``."""
         return CallRejected(
             "overloaded",
             f"service {client.service!r} has {self.in_flight} calls under way and {self.waiting} waiting, of yours "
@@ -139,7 +144,7 @@ class CallLimiter:
             self.remove_waiting(client, call_id)
 
     def add(self, in_flight: InFlightCall) -> None:
-        """Count a call that is suspended after its first step."""
+        """Count a call whose handler is suspended after its first step."""
         client = in_flight.client
         client.calls[in_flight.call.id] = in_flight
         client.find_handler = client.tables.checked
@@ -149,7 +154,7 @@ class CallLimiter:
             self.change_busy(1)
 
     def remove(self, in_flight: InFlightCall) -> None:
-        """Stop counting a call, and start waiting calls in its place."""
+        """Stop counting a call, and begin the waiting calls that the limits then admit."""
         client = in_flight.client
         del client.calls[in_flight.call.id]
         if not client.calls:
@@ -162,12 +167,13 @@ class CallLimiter:
             self.change_busy(-1)
 
     def change_busy(self, change: int) -> None:
-        """Add to the number of calls that need the event loop; report when it becomes or stops being 0."""
+        """Add to the number of calls that need the event loop. Calls ``set_busy`` at the first and after the last."""
         before, self._busy = self._busy, self._busy + change
         if not before or not self._busy:
             self._set_busy(self._busy > 0)
 
     def _begin_next(self) -> bool:
+        """Begin the first waiting call that the limits admit. Returns False if there is none."""
         for client in self._waiting_clients:
             if not self.is_full(client):
                 break

@@ -35,7 +35,7 @@ PENDING: Final = object()
 
 
 class CallRunner:
-    """Runs the calls of all services of a server in its event loop."""
+    """The calls of all services of a server, which run in its event loop."""
 
     def __init__(
         self,
@@ -46,11 +46,12 @@ class CallRunner:
         validate_results: bool,
         set_busy: Callable[[bool], None],
         after_call: Callable[[], None],
-        tells_of_holds: bool,
+        logs_blocking: bool,
     ) -> None:
         """Create a runner. ``set_busy``: see :class:`CallLimiter`.
 
-        ``after_call`` is called after each call: many calls may end in one iteration of the loop while new frames wait.
+        ``after_call`` is called at the end of each suspended call, because many calls may end in one iteration of the
+        loop while new frames wait. ``logs_blocking``: True to log endpoints that block the event loop.
         """
         self.codec = codec
         self.limiter = CallLimiter(limits, self._run_waiting, self.fail, set_busy)
@@ -73,14 +74,14 @@ class CallRunner:
         #: Endpoints that were reported for blocking the event loop.
         self._reported: set[str] = set()
         self._after_call = after_call
-        self._tells_of_holds = tells_of_holds
+        self._logs_blocking = logs_blocking
 
     def capture_context(self) -> None:
-        """Give calls from now on the context variables that are set here, such as those of a lifespan."""
+        """Let further calls start with the context variables of the caller, such as those that a lifespan sets."""
         self.contexts.rebase(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
-        """Cancel the calls in flight and discard the waiting ones. Returns the tasks that have still to end."""
+        """Cancel the calls in flight and discard the waiting ones. Returns the tasks that have not ended."""
         self.limiter.close()
         tasks = [in_flight.task for in_flight in self._in_flight if in_flight.task is not None]
         for task in tasks:
@@ -88,7 +89,7 @@ class CallRunner:
         return tasks
 
     def still_running(self) -> list[str]:
-        """Return the endpoint of each call whose handler is running, cancelled or not. Safe from any thread."""
+        """Return the endpoint of each call whose handler is running, cancelled or not. Safe in any thread."""
         calls = [
             in_flight.call
             for in_flight in list(self._in_flight)
@@ -100,7 +101,7 @@ class CallRunner:
         return names if here is None else [*names, f"{here[0]}.{here[1]}"]
 
     def blocking_endpoint(self) -> tuple[str, str] | None:
-        """Return service and endpoint of the plain function that is running, or None. Safe from any thread."""
+        """Return service and endpoint of the plain function that is running, or None. Safe in any thread."""
         frame = self.current_call.frame
         if type(frame) is Call:
             return frame.service, frame.endpoint
@@ -116,7 +117,10 @@ class CallRunner:
         self.failure_log.close()
 
     def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> InFlightCall:
-        """Return the call that a header describes. Raises a rejection for a passed deadline or invalid metadata."""
+        """Return the call that a header describes. Raises CallRejected for a passed deadline or invalid metadata.
+
+        ``size``: bytes of the request.
+        """
         if header.deadline is not None:
             check_deadline(endpoint, header.deadline)
         if header.metadata:
@@ -129,13 +133,16 @@ class CallRunner:
         return InFlightCall(client, call, size, one_way=header.one_way)
 
     def run(self, in_flight: InFlightCall, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
-        """Run a call's coroutine. Returns the body of the reply; None if there is none, or it is sent later."""
+        """Run the coroutine of a call, and send its failure. Returns the body of the reply.
+
+        Returns None if there is no reply, or if it is sent otherwise. Raises an exception that ends the program.
+        """
         try:
             result = self.start(coroutine, in_flight.call)
             if type(result) is Suspended:
                 self.suspend(in_flight, result.task)
                 return None
-            return self._answer(in_flight, result)
+            return self._encode_reply(in_flight, result)
         except BaseException as error:
             self._fail(in_flight, error)
             if is_program_exit(error):
@@ -151,7 +158,10 @@ class CallRunner:
         deadline: int | None,
         size: int,
     ) -> Any:
-        """Run the coroutine of a call with arguments and a result only. Returns the result, or PENDING."""
+        """Run the coroutine of a call with arguments and a result only.
+
+        Returns the result, or PENDING if the call continues in a task. Raises the exception of the coroutine.
+        """
         self.current_call.frame = call = Call(client, name, call_id, deadline)
         result = self.start(coroutine, call)
         if type(result) is Suspended:
@@ -160,15 +170,16 @@ class CallRunner:
         return result
 
     def suspend(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
-        """Continue a call in a task, which sends the reply at its end."""
+        """Count a call that continues in ``task``, and send its reply at the end of the task."""
         in_flight.task = task
         self._in_flight.add(in_flight)
         self.limiter.add(in_flight)
         if in_flight.call.deadline is not None:
             self.deadlines.add(in_flight, in_flight.call.deadline)
-        task.add_done_callback(functools.partial(self._resumed, in_flight))
+        task.add_done_callback(functools.partial(self._on_task_done, in_flight))
 
-    def _resumed(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, in_flight: InFlightCall, task: asyncio.Task[Any]) -> None:
+        """Send the reply of a call whose task has ended. Raises an exception that ends the program."""
         in_flight.call._ended = True
         if in_flight.call.deadline is not None:
             self.deadlines.discard(in_flight)
@@ -179,9 +190,9 @@ class CallRunner:
                     raise result.error
                 finally:
                     del result  # The traceback of its error refers to this frame.
-            answer = self._answer(in_flight, result)
-            if answer is not None and not in_flight.is_abandoned:
-                in_flight.client.send(frames.RESULT, in_flight.call.id, answer)
+            body = self._encode_reply(in_flight, result)
+            if body is not None and not in_flight.is_abandoned:
+                in_flight.client.send(frames.RESULT, in_flight.call.id, body)
         except BaseException as error:
             self._fail(in_flight, error)
             if is_program_exit(error):
@@ -194,27 +205,31 @@ class CallRunner:
             del task
             self._after_call()
 
-    def _answer(self, in_flight: InFlightCall, result: Any) -> Body | None:
-        """Return the body of the plain reply; None for one-way calls, and if it was sent here with its metadata."""
+    def _encode_reply(self, in_flight: InFlightCall, result: Any) -> Body | None:
+        """Return the body of the reply; None for a one-way call, and for a reply with metadata, which this sends.
+
+        Raises CallRejected if the result or the metadata cannot be sent.
+        """
         if in_flight.one_way:
             return None
         call = in_flight.call
-        answer = result.body if type(result) is EncodedResult else self.encode_result(call.endpoint, result)
-        if not call._reply_metadata or not (left := in_flight.unsent_metadata):
-            return answer
+        body = result.body if type(result) is EncodedResult else self.encode_result(call.endpoint, result)
+        if not call._reply_metadata or not (unsent := in_flight.unsent_metadata):
+            return body
         if not in_flight.is_abandoned:
-            metadata = frames.encode_metadata(left)
-            in_flight.client.send(frames.RESULT_WITH, call.id, frames.prepend(b"\x92" + metadata, answer))
+            metadata = frames.encode_metadata(unsent)
+            in_flight.client.send(frames.RESULT_WITH, call.id, frames.prepend(b"\x92" + metadata, body))
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
-        """Encode a result. Raises the rejection if it cannot be sent."""
+        """Return an encoded result. Raises CallRejected if it cannot be sent."""
         try:
             return self.codec.encode(result)
         except Exception as error:
             raise encode_rejection(endpoint, result, error) from None
 
     def _fail(self, in_flight: InFlightCall, error: BaseException) -> None:
+        """Send and log the failure of a call; only log it if its client wants no reply."""
         call = in_flight.call
         if in_flight.is_expired and isinstance(error, asyncio.CancelledError):
             error = deadline_rejection(call.endpoint)
@@ -226,15 +241,18 @@ class CallRunner:
             self.fail(in_flight.client, call.id, error, in_flight)
 
     def describe(self, service: str, endpoint: str, error: BaseException) -> Failure:
-        """Log the failure of one call of a batch, and return its description."""
-        failure = describe_failure(_cancelled() if isinstance(error, asyncio.CancelledError) else error)
+        """Log the failure of one call of a batch, and return the failure to send."""
+        failure = describe_failure(_cancellation_error() if isinstance(error, asyncio.CancelledError) else error)
         self.failure_log.log(service, endpoint, error)
         return failure
 
     def fail(
         self, client: ServedClient, call_id: int, error: BaseException, in_flight: InFlightCall | None = None
     ) -> None:
-        """Send and log a failure. ``in_flight``: the call; None if it is the frame that is being run."""
+        """Send and log a failure. ``in_flight``: the call; None for the request that is being handled.
+
+        Closes the connection instead if the client does not read its replies.
+        """
         if isinstance(error, CallRejected) and error.one_way:
             self.failure_log.log_one_way(client.service, "", error)
             return
@@ -247,36 +265,34 @@ class CallRunner:
                 f"the result is too large: {error}; set max_frame= on both sides, or for arrays and bytes max_memory= "
                 "at the server",
             )
-        told = _cancelled() if isinstance(error, asyncio.CancelledError) else error
+        sent = _cancellation_error() if isinstance(error, asyncio.CancelledError) else error
         metadata = in_flight.unsent_failure_metadata if in_flight is not None else None
-        client.send(frames.FAILURE, call_id, encode_failure(told, client.max_frame, metadata))
+        client.send(frames.FAILURE, call_id, encode_failure(sent, client.max_frame, metadata))
         if in_flight is None:
             here = self.blocking_endpoint()
             self.failure_log.log(client.service, "?" if here is None else here[1], error)
-        elif (
-            in_flight.aborted is None or in_flight.aborted() is not error
-        ):  # Otherwise the caller raised the error itself.
+        elif in_flight.aborted is None or in_flight.aborted() is not error:  # Not an error that the caller has sent.
             self.failure_log.log(client.service, in_flight.call.endpoint, error)
 
     def fail_in_core(self, client: ServedClient, call_id: int, error: BaseException) -> None:
-        """Send the failure of a call that the core ran. Raises the error if it is to end the program."""
+        """Send and log the failure of a call that the core ran. Raises an error that ends the program."""
         self.fail(client, call_id, error)
         if is_program_exit(error):
             raise error
 
     def log_one_way_in_core(self, client: ServedClient, endpoint: str, error: BaseException) -> None:
-        """Log the failure of a one-way call that the core ran. Raises the error if it is to end the program."""
+        """Log the failure of a one-way call that the core ran. Raises an error that ends the program."""
         self.failure_log.log_one_way(client.service, endpoint, error)
         if is_program_exit(error):
             raise error
 
     def _run_waiting(self, client: ServedClient, call_id: int, run: RunRequest, body: Body) -> None:
-        """Run the request of a call that has waited."""
+        """Run the request of a call that has waited, and send its reply or failure."""
         self.contexts.renew()
         try:
-            answer = run(body, client, call_id)
-            if answer is not None:
-                client.send(frames.RESULT, call_id, answer)
+            reply = run(body, client, call_id)
+            if reply is not None:
+                client.send(frames.RESULT, call_id, reply)
         except BaseException as error:
             self.fail(client, call_id, error)
             if is_program_exit(error):
@@ -287,13 +303,14 @@ class CallRunner:
             self.last_result[0] = None  # Frees the result now, because the next one may come much later.
 
     def _expire(self, in_flight: InFlightCall) -> None:
+        """Cancel the handler of a call whose deadline has passed."""
         if in_flight.task is not None and in_flight.task.cancel():
             in_flight.is_expired = True
 
     def report_blocking(self, service: str, endpoint: str, seconds: float) -> None:
-        """Log that an endpoint has blocked the event loop, once for each endpoint."""
+        """Log that an endpoint has blocked the event loop for ``seconds``, once for each endpoint."""
         name = f"{service}.{endpoint}"
-        if self._tells_of_holds and name not in self._reported:
+        if self._logs_blocking and name not in self._reported:
             self._reported.add(name)
             logger.warning(
                 "%s() held the server's loop for %.0f ms: no other call was served meanwhile. "
@@ -310,7 +327,7 @@ class CallRunner:
                 self._abandon(in_flight)
 
     def cancel(self, client: ServedClient, call_id: int) -> None:
-        """Abandon a call that its client has cancelled."""
+        """Handle a cancellation by the client: abandon a call in flight, remove a waiting call or an unsent reply."""
         if not self.limiter.remove_waiting(client, call_id):
             in_flight = client.calls.get(call_id)
             if in_flight is not None:
@@ -319,14 +336,15 @@ class CallRunner:
             client.shared_memory.take_back(call_id)
 
     def _abandon(self, in_flight: InFlightCall) -> None:
+        """Cancel the handler of a call, which gets no reply."""
         # A handler that ends in this same iteration of the loop has ended normally, but sends no reply.
         if in_flight.task is not None:
             in_flight.task.cancel()
             in_flight.is_abandoned = True
 
 
-def _cancelled() -> asyncio.CancelledError:
-    """Return the error that a caller gets for a cancellation that was not its own."""
+def _cancellation_error() -> asyncio.CancelledError:
+    """Return the error to send for a cancellation that the caller has not requested."""
     return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
@@ -336,7 +354,10 @@ def deadline_rejection(endpoint: str) -> CallRejected:
 
 
 def check_deadline(endpoint: str, deadline: int) -> None:
-    """Reject a call whose deadline has passed. After the first deadline, calls made here look for one to inherit."""
+    """Raise CallRejected if a deadline has passed.
+
+    Records that this process has seen a deadline: from then on, calls made here check for one to inherit.
+    """
     if host_nanoseconds() >= deadline:
         raise deadline_rejection(endpoint)
     if not deadlines_seen:

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 
 class Dispatcher:
-    """Runs the requests to one service."""
+    """The clients of one service, and the tables that dispatch their requests."""
 
     def __init__(
         self, service: Service, runner: CallRunner, inbox: Inbox, on_change: Callable[[], None], *, claim: bool
     ) -> None:
-        """Claim the service's name, unless ``claim`` is False. Raises the errors of :meth:`Inbox.listen`."""
+        """Claim the service's name, unless ``claim`` is False. Raises as :meth:`Inbox.listen` does.
+
+        ``on_change``: called whenever a client arrives, is connected, or leaves.
+        """
         self.clients: set[ServedClient] = set()
         self._service = service
         self._runner = runner
@@ -52,23 +55,27 @@ class Dispatcher:
             if endpoint.is_plain:
                 runners |= fast_path_handlers(endpoint, runner)
             requests |= {opcode(kind, number): run for kind, run in runners.items()}
-        self._serving = _tables(control, requests, self._unknown)._replace(handlers=native_handlers(endpoints, runner))
-        self._draining = _tables(control, {}, self._refuse)
+        self._serving = _tables(control, requests, self._reject_unknown)._replace(
+            handlers=native_handlers(endpoints, runner)
+        )
+        self._draining = _tables(control, {}, self._reject_draining)
         shapes = {number: endpoint.shape for number, endpoint in enumerate(service.endpoints.values())}
         streaming = {number: shape for number, shape in shapes.items() if shape != frames.Shape()}
         self.listener = inbox.listen(Offer(service.name, self._names, streaming), on_change, claim=claim)
 
     def begin(self, state: Any) -> None:
-        """Start serving."""
+        """Start serving. ``state``: the value that the service's lifespan has yielded."""
         self._state = state
-        self.listener.begin(self._connected, self._lost)
+        self.listener.begin(self._add_client, self._remove_client)
 
-    def _connected(self, peer: Peer) -> ServedClient:
+    def _add_client(self, peer: Peer) -> ServedClient:
+        """Return a new client for a connected peer."""
         client = ServedClient(peer, self._service.name, self._names, self._state, self._serving)
         self.clients.add(client)
         return client
 
-    def _lost(self, client: ServedClient, error: ShmrpcError) -> None:
+    def _remove_client(self, client: ServedClient, error: ShmrpcError) -> None:
+        """Remove a disconnected client, and abandon its calls."""
         self.clients.discard(client)
         self._runner.abandon_calls(client)
 
@@ -79,31 +86,35 @@ class Dispatcher:
         self.listener.drain()
 
     def close(self) -> None:
-        """Stop at once."""
+        """Stop at once: abandon the calls, and close the connections."""
         for client in self.clients:
             self._runner.abandon_calls(client)
         self.listener.close("the server stopped")
 
     def _describe(self, body: Body, client: ServedClient, call_id: int) -> Body:
+        """Handle a DESCRIBE request: return the encoded description of the service."""
         if self._description is None:  # Built once, because it takes long and blocks the loop.
             from shmrpc.introspection.describe import describe_service  # Rarely needed.
 
             self._description = describe_service(self._service)
         return self._runner.encode_result("describe", self._description)
 
-    def _unknown(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
+    def _reject_unknown(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
+        """Reject a request to an endpoint that the service does not have."""
         raise unknown_endpoint(self._service.name)
 
-    def _refuse(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
+    def _reject_draining(self, body: Body, client: ServedClient, call_id: int) -> Body | None:
+        """Reject any request, because the server is draining."""
         raise CallRejected("draining", f"the server of {self._service.name!r} is shutting down: the call was not begun")
 
 
 def _report_fault(body: Any, client: ServedClient, call_id: int) -> None:
+    """Close the connection of a client that broke the rules of the protocol. ``body``: the error, or a sent result."""
     client.peer.fault(str(body) if isinstance(body, Exception) else "it sent a result")
 
 
 class _Table(dict[int, RunRequest]):
-    """Handlers of requests by opcode; ``missing`` handles all others."""
+    """A table of handlers of requests by opcode. ``missing`` handles all other opcodes."""
 
     def __init__(self, entries: Mapping[int, RunRequest], missing: RunRequest) -> None:
         super().__init__(entries)
@@ -116,7 +127,11 @@ class _Table(dict[int, RunRequest]):
 def _tables(
     control: Mapping[int, RunRequest], requests: Mapping[int, RunRequest], missing: RunRequest
 ) -> DispatchTables:
-    """Return the dispatch tables. ``control`` holds the handlers of frames that belong to a call in flight."""
+    """Return the dispatch tables.
+
+    ``control``: handlers of frames that belong to a call in flight; ``missing``: the handler of all opcodes in neither
+    mapping.
+    """
     checked = {opcode: _reject_reused_id(run) for opcode, run in requests.items()}
     return DispatchTables(
         _Table({**control, **requests}, missing).__getitem__,
@@ -125,7 +140,10 @@ def _tables(
 
 
 def _reject_reused_id(run: RunRequest) -> RunRequest:
-    """Wrap a handler to reject the id of a call in flight, because the client could not tell the replies apart."""
+    """Return a handler that calls ``run`` unless the request reuses the id of a call in flight or waiting.
+
+    Closes the connection otherwise, because the client could not tell the two replies apart.
+    """
 
     def run_once(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if call_id in client.calls or call_id in client.waiting:

@@ -28,7 +28,7 @@ _leave_task = asyncio._leave_task
 
 #: Seconds that a step may run before it is reported for blocking the event loop.
 BLOCKING_THRESHOLD: Final = 0.1
-#: Called with the service and the endpoint that blocked the loop, and for how many seconds.
+#: Callback for an endpoint that blocked the loop, given service, endpoint and seconds.
 OnBlocking = Callable[[str, str, float], None]
 
 
@@ -45,7 +45,7 @@ class RaisedExit(msgspec.Struct, eq=False):
 
 
 class EagerStarter:
-    """Starts coroutines of one event loop. ``on_blocking`` is called for later steps that block it."""
+    """The start of coroutines in one event loop. ``on_blocking`` is called for a later step that blocks the loop."""
 
     def __init__(
         self, contexts: _core.CallContexts, on_blocking: OnBlocking = lambda service, endpoint, seconds: None
@@ -58,9 +58,9 @@ class EagerStarter:
     def run(self, coroutine: Coroutine[Any, Any, Any], call: Call) -> Any:
         """Run the coroutine, which handles ``call``, until it ends or first suspends.
 
-        Returns its result, or raises its exception, if it has ended. Returns Suspended with its task otherwise. To be
-        called from a callback of the event loop, not from a task, and in a new context, in which the coroutine
-        continues.
+        Returns the result of a coroutine that has ended, or raises its exception. Returns Suspended, with the task, for
+        one that continues. Call this in a callback of the event loop, not in a task, and in a new context: the
+        coroutine continues in that context.
         """
         spare_task = self._spare_task
         if spare_task is None or spare_task.task.done():  # Done after a cancellation of all tasks of the loop.
@@ -108,24 +108,25 @@ class _SpareTask(Coroutine[Any, Any, Any]):
         self._context: contextvars.Context
         #: Value that the coroutine yielded in its first step, for the task to receive.
         self._yielded: list[Any] = []
-        self._go = loop.create_future()
+        #: Done once a coroutine was adopted.
+        self._adopted = loop.create_future()
         self.task: asyncio.Task[Any] = loop.create_task(self)
 
     def adopt_coroutine(
         self, coroutine: Coroutine[Any, Any, Any], yielded: Any, call: Call, context: contextvars.Context
     ) -> None:
-        """Continue a coroutine that has yielded once in this task."""
+        """Take over a coroutine that has yielded ``yielded`` in its first step, and continue it in this task."""
         self._coroutine = coroutine
         self._context = context
         self._call = call
         self._yielded.append(yielded)
-        if not self._go.done():
-            self._go.set_result(None)
+        if not self._adopted.done():
+            self._adopted.set_result(None)
 
     def send(self, value: Any) -> Any:
-        """Run the task's next step."""
+        """Run the next step of the task: wait for a coroutine, or continue the adopted one."""
         if self._coroutine is None:
-            return next(self._go.__await__())
+            return next(self._adopted.__await__())
         if self._yielded:
             return self._yielded.pop()
         began = time.monotonic()
@@ -139,7 +140,7 @@ class _SpareTask(Coroutine[Any, Any, Any]):
                 self._on_blocking(self._call.service, self._call.endpoint, seconds)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
-        """Raise a cancellation, or the error of the awaited future, in the coroutine."""
+        """Raise the task's cancellation, or the error of the awaited future, in the adopted coroutine."""
         if self._coroutine is None:
             raise error
         if self._yielded:
@@ -156,7 +157,7 @@ class _SpareTask(Coroutine[Any, Any, Any]):
             del error  # Its traceback refers to this frame.
 
     def close(self) -> None:
-        """Close the coroutine of a dropped task."""
+        """Close the adopted coroutine, because the task was dropped."""
         if self._coroutine is not None:
             self._context.run(self._coroutine.close)
 
@@ -165,11 +166,11 @@ class _SpareTask(Coroutine[Any, Any, Any]):
 
 
 def _task_exit(error: SystemExit | KeyboardInterrupt) -> BaseException:
-    """Return the exception by which the task ends: the error itself if it is to end the program."""
+    """Return the exception to raise in a task: an error that ends the program, or the task's end with a RaisedExit."""
     return error if is_program_exit(error) else StopIteration(RaisedExit(error))
 
 
 def _retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Retrieve a future's exception, so that asyncio does not log it: gather() sets its cancellation as one."""
+    """Retrieve a future's exception, so that asyncio does not log it: gather() stores its cancellation as one."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""Work that an executor does for the event loop."""
+"""A job that an executor does for an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Job:
-    """Work that an executor does. ``on_end`` is called in the event loop at its end, whether it ran or not."""
+    """A call of ``work`` in an executor. ``on_end`` is called in the event loop after the work or its cancellation."""
 
     def __init__(
         self, executor: Executor, work: Callable[[], Any], on_end: Callable[[Job], None] = lambda job: None
@@ -22,19 +22,23 @@ class Job:
         self._future = executor.submit(work)
         self._future.add_done_callback(functools.partial(_notify, [self]))
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
+        """Call ``on_end``, and wake the task that waits for the job."""
         self._on_end(self)
         if not self._over.done():
             self._over.set_result(None)
 
     async def ended(self) -> None:
-        """Wait until the job has ended, or was cancelled before it began."""
+        """Wait until the job has run, or was cancelled before it began."""
         if not self._future.done():
             over = self._over = self._loop.create_future()
             await over
 
     async def result(self) -> Any:
-        """Wait for the job; return its result or raise its exception. A cancelled wait cancels a pending job."""
+        """Wait for the job; return its result or raise its exception.
+
+        Cancelling the wait cancels a job that has not begun. Raises CancelledError after a shutdown of the executor.
+        """
         try:
             await self._over
         except asyncio.CancelledError:
@@ -50,7 +54,7 @@ class Job:
 
 
 def _notify(job: list[Job], future: Future[Any]) -> None:
-    """Report the end of a job to its loop. The future keeps the list but not the job, which would keep the result."""
+    """Let the loop finish the job. The future refers to a list without the job, which would keep the result."""
     ended = job.pop()
     with contextlib.suppress(RuntimeError):  # The loop is closed.
-        ended._loop.call_soon_threadsafe(ended._end)
+        ended._loop.call_soon_threadsafe(ended._finish)

@@ -17,7 +17,7 @@ class Processes(Protocol):
     """The processes of a server."""
 
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Call the function in one of the processes. Raises RuntimeError if the process dies."""
+        """Call the function in one of the processes; return its result. Raises RuntimeError if the process dies."""
         ...
 
     async def close(self) -> None:
@@ -29,7 +29,7 @@ _makers: list[Callable[[], Processes]] = []
 
 
 def set_process_factory(maker: Callable[[], Processes]) -> None:
-    """Set the factory of a server's processes: a pool, which is a layer above, because its workers are servers."""
+    """Set the function that makes a server's processes. The layer of pools, which is above this one, provides it."""
     _makers[:] = [maker]
 
 
@@ -44,7 +44,7 @@ class Executors:
         self.working: list[Call] = []
 
     def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
-        """Return the thread pool of an endpoint."""
+        """Return the thread pool of an endpoint: its own, or that of its service."""
         # Imported here, because few servers have threads.
         from shmrpc.server.thread_pool import ThreadPool
 
@@ -58,13 +58,16 @@ class Executors:
         return self._threads[name]
 
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function in another process. Cancellation ends the work there."""
+        """Call the function in another process; return its result or raise its exception.
+
+        A cancellation ends the work there. Raises RuntimeError if the process dies.
+        """
         if self._processes is None:
             self._processes = _makers[0]()
         return await self._processes.run(function, args, kwargs)
 
     def close(self) -> None:
-        """Let the threads end. A running handler cannot be stopped: it runs to its end."""
+        """Shut down the thread pools. A running handler continues to its end, because a thread cannot be stopped."""
         for threads in self._threads.values():
             threads.close()
         self._threads.clear()

@@ -23,7 +23,7 @@ _FailureKey = tuple[str, str]
 
 
 def is_expected(error: BaseException) -> bool:
-    """Return True if only the caller needs this error: the endpoint raised it on purpose, or has not caused it."""
+    """Return True if only the caller needs this error: the endpoint raised it on purpose, or did not cause it."""
     if isinstance(error, CallRejected):
         return error.kind not in _MISTAKES
     if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):
@@ -32,9 +32,9 @@ def is_expected(error: BaseException) -> bool:
 
 
 class FailureLog:
-    """Logs the failures of a server's calls with tracebacks, and counts equal ones.
+    """The log of a server's failed calls, with tracebacks, in which equal failures are counted.
 
-    Failures are equal if endpoint, class and line of code are.
+    Failures are equal if they have the same endpoint, class and line of code.
     """
 
     def __init__(self) -> None:
@@ -43,17 +43,17 @@ class FailureLog:
         self._quiet: dict[_FailureKey, tuple[int, asyncio.Handle]] = {}
 
     def log(self, service: str, endpoint: str, error: BaseException) -> None:
-        """Log a failed call whose caller has received the error, or has disconnected."""
+        """Log a failed call whose caller has received the error, or has disconnected, unless the error is expected."""
         if not is_expected(error):
             self._log(f"{service}.{endpoint}() failed", error)
 
     def log_one_way(self, service: str, endpoint: str, error: BaseException) -> None:
-        """Log a failed one-way call. ``endpoint``: "" if it is unknown."""
+        """Log a failed one-way call, also with an expected error. ``endpoint``: "" if it is unknown."""
         what = f"{service}.{endpoint}()" if endpoint else f"a call of service {service}"
         self._log(f"{what}, called one way, failed", error)
 
     def close(self) -> None:
-        """Log the remaining counts."""
+        """Log the counts of the failures that were not logged, and stop the timers."""
         for key, (count, handle) in self._quiet.items():
             handle.cancel()
             if count:
@@ -61,26 +61,28 @@ class FailureLog:
         self._quiet.clear()
 
     def _log(self, what: str, error: BaseException) -> None:
+        """Log a failure, or only count it if an equal one was logged a moment ago."""
         key = (what, _class_and_location(error))
         known = self._quiet.get(key)
         if known is not None:
             self._quiet[key] = known[0] + 1, known[1]
             return
         if QUIET_PERIOD:
-            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
+            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet_period, key)
         if isinstance(error, CallRejected) and error.kind in _MISTAKES:  # Its traceback has internal frames only.
             _write(f"{what}: {error}")
             return
-        words = ""
+        remark = ""
         if not isinstance(error, (Exception, asyncio.CancelledError)):  # Would end a program elsewhere.
-            words = f": its {type(error).__qualname__} ended that call, and nothing else"
-        _write(what + words, error)
+            remark = f": its {type(error).__qualname__} ended that call, and nothing else"
+        _write(what + remark, error)
 
-    def _end_quiet(self, key: _FailureKey) -> None:
+    def _end_quiet_period(self, key: _FailureKey) -> None:
+        """Log the count of a failure. Starts another quiet period if there were any."""
         count, _ = self._quiet.pop(key)
-        if count:  # Counts on: the failures may continue.
+        if count:  # The failures may continue.
             self._log_count(key, count)
-            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet, key)
+            self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet_period, key)
 
     def _log_count(self, key: _FailureKey, count: int) -> None:
         what, sort = key
@@ -88,7 +90,7 @@ class FailureLog:
 
 
 def _write(message: str, error: BaseException | None = None) -> None:
-    """Write to the log, with the bounded text of the traceback that the caller gets."""
+    """Log a message at level ERROR, with the shortened traceback that the caller receives. Raises nothing."""
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = None if error is None else (type(error), error, error.__traceback__)
@@ -102,7 +104,7 @@ def _write(message: str, error: BaseException | None = None) -> None:
 
 
 def _class_and_location(error: BaseException) -> str:
-    """Return the class of an exception, and the location where it was raised."""
+    """Return a text with the class of an exception and the location where it was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code

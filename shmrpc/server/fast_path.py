@@ -19,7 +19,7 @@ from shmrpc.wire.codec import Body, body_weight
 
 
 def fast_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
-    """Return the handlers of requests to a plain endpoint, by kind of request."""
+    """Return the handlers of requests to a plain endpoint, by opcode without the endpoint's number."""
     function = endpoint.function
     run = _run_coroutine if endpoint.is_coroutine else _run_function
     run_timed = functools.partial(_run_coroutine, timed=True) if endpoint.is_coroutine else _run_timed_function
@@ -55,7 +55,7 @@ def _run_function(
 def _run_timed_function(
     runner: CallRunner, name: str, function: Callable[..., Any], decode: Callable[[Body], Sequence[Any]]
 ) -> RunRequest:
-    """Return the same handler for requests with a deadline before the arguments."""
+    """Return a handler as :func:`_run_function` does, for requests with a deadline before the arguments."""
     encode, last_result = runner.codec.encode, runner.last_result
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body:
@@ -79,7 +79,10 @@ def _run_coroutine(
     *,
     timed: bool = False,
 ) -> RunRequest:
-    """Return a handler for an ``async def``, which often ends without suspending. ``timed``: with a deadline."""
+    """Return a handler that calls an ``async def`` and encodes the result, if it ends without suspending.
+
+    ``timed``: True for requests with a deadline before the arguments.
+    """
     encode, last_result, limiter = runner.codec.encode, runner.last_result, runner.limiter
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:

@@ -13,7 +13,7 @@ from shmrpc.wire import frames
 
 
 def native_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> _core.HandlerTable:
-    """Return the table of endpoints that the core can call, by number."""
+    """Return the table of the endpoints that the core can call, by number, with None for the others."""
     coroutines = _core.CoroutineRunner(is_full=runner.limiter.is_full, start=runner.start_coroutine, later=PENDING)
     return _core.HandlerTable(
         [_handler(endpoint, coroutines) if endpoint.is_plain else None for endpoint in endpoints],
@@ -33,6 +33,7 @@ def native_handlers(endpoints: Sequence[ServedEndpoint], runner: CallRunner) -> 
 
 
 def _handler(endpoint: ServedEndpoint, coroutines: _core.CoroutineRunner) -> _core.Handler:
+    """Return the description by which the core calls a plain endpoint."""
     decoders = endpoint.decoders
     parameters, places = decoders.expected_by_name()
     return _core.Handler(

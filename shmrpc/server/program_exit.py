@@ -1,4 +1,4 @@
-"""Decides whether SystemExit, KeyboardInterrupt and the like end the program, or only a call."""
+"""The decision if SystemExit, KeyboardInterrupt and the like end the program, or only a call."""
 
 from __future__ import annotations
 

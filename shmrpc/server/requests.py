@@ -13,7 +13,7 @@ from shmrpc.wire.codec import UNREADABLE, Body, Codec, drop_buffers
 from shmrpc.wire.failure import CallRejected
 from shmrpc.wire.frames import Header, sub_body
 
-#: Decodes the body of a request: header, positional arguments, keyword arguments.
+#: Function that decodes the body of a request: header, positional arguments, keyword arguments.
 ReadRequest = Callable[[Body], tuple[Header, Sequence[Any], Mapping[str, Any]]]
 
 NO_HEADER: Final = Header()
@@ -24,7 +24,7 @@ _peek = msgspec.msgpack.Decoder(tuple[Header, msgspec.Raw, msgspec.Raw])
 
 
 def is_one_way(body: Body) -> bool:
-    """Return True if a CALL_WITH is one way."""
+    """Return True if the body of a CALL_WITH is of a one-way call; False if it cannot be read."""
     try:
         return _peek.decode(body)[0].one_way
     except UNREADABLE:
@@ -32,7 +32,7 @@ def is_one_way(body: Body) -> bool:
 
 
 def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
-    """Return a function that decodes the header in a body."""
+    """Return a function that decodes ``part`` of a body as its header."""
     decode: Callable[[Body], Header] = codec.decoder(Header)
 
     def read(body: Body, part: msgspec.Raw) -> Header:
@@ -42,7 +42,10 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
 
 
 def header_request_reader(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> ReadRequest:
-    """Return a decoder of CALL_WITH bodies. Its rejections say whether the call is one way."""
+    """Return a decoder of CALL_WITH bodies.
+
+    The decoder raises CallRejected for an invalid body, with ``one_way`` set if the header has it.
+    """
     read_header = header_reader(codec)
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
@@ -63,7 +66,7 @@ def header_request_reader(signature: Signature, codec: Codec, decoders: Argument
 
 
 def deadline_request_reader(decode: Callable[[Body], Sequence[Any]]) -> ReadRequest:
-    """Return a decoder of CALL_DEADLINE bodies."""
+    """Return a decoder of CALL_DEADLINE bodies. ``decode`` returns the deadline and the arguments."""
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         deadline, *args = decode(body)

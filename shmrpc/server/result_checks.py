@@ -17,7 +17,7 @@ from shmrpc.wire.failure import CallRejected
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Called with a result, or an item of a stream.
+#: Function that checks a result, or an item of a stream.
 ResultCheck = Callable[[Any], None]
 
 
@@ -28,7 +28,7 @@ class EncodedResult(msgspec.Struct, eq=False):
 
 
 def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
-    """Return the rejection of a result that cannot be encoded; the error itself if a signal handler raised it."""
+    """Return the rejection of a result whose encoding raised ``error``; return an error of a signal handler itself."""
     if not is_unsendable(error, (Exception,)):
         return error
     if inspect.iscoroutine(result):
@@ -41,7 +41,10 @@ def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
 
 
 def make_result_check(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> ResultCheck | None:
-    """Return the check of an endpoint's results, which raises or only warns once. None without a declared type."""
+    """Return a function that checks an endpoint's results; return None without a declared type.
+
+    With ``refuse``, the function raises CallRejected for a result of another type; without it, it logs one warning.
+    """
     check = _result_check(endpoint.signature, codec)
     if check is None or refuse:
         return check
@@ -61,9 +64,9 @@ def make_result_check(endpoint: Endpoint, codec: Codec, *, refuse: bool) -> Resu
 
 
 def _result_check(signature: Signature, codec: Codec) -> ResultCheck | None:
-    """Return a function that raises a rejection for a result of another type; None if no type is declared.
+    """Return a function that raises CallRejected for a result of another type; return None without a declared type.
 
-    Checks the value as a caller would receive it, which takes as long as encoding and decoding it.
+    The function checks the value as a caller would receive it: encodes and decodes it.
     """
     kind, what = signature.result, "an item" if signature.streams else "the result"
     if kind is Any:
@@ -95,7 +98,7 @@ def _check_large(codec: Codec, value: Any, kind: Any, decode: Callable[[Body], A
 
 
 def checked_function(endpoint: Endpoint, check: ResultCheck) -> Callable[..., Any]:
-    """Return the endpoint's function with a check of its result."""
+    """Return a function that calls the endpoint's function, checks its result, and returns it."""
     function = endpoint.function
 
     async def check_async(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +115,7 @@ def checked_function(endpoint: Endpoint, check: ResultCheck) -> Callable[..., An
 
 
 def checked_encode(encode: Callable[[Any], Body], check: ResultCheck) -> Callable[[Any], Body]:
-    """Return an encoder that checks each item first."""
+    """Return a function that checks an item, then encodes it."""
 
     def encode_checked(item: Any) -> Body:
         check(item)

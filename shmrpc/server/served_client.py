@@ -19,7 +19,7 @@ from shmrpc.wire import frames
 from shmrpc.wire.codec import Body
 from shmrpc.wire.failure import CallRejected
 
-#: Handles one request. Returns the body of the result, or None if the reply is sent later.
+#: Function that handles one request. It returns the body of the result, or None if the reply is sent later.
 RunRequest = Callable[[Body, "ServedClient", int], Body | None]
 
 
@@ -47,20 +47,20 @@ class InFlightCall(msgspec.Struct, eq=False):
     sent_metadata: Metadata = {}
 
     def send_metadata(self) -> None:
-        """Send the handler's metadata before the first item of a stream.
+        """Send the metadata that the handler has set before the first item of its stream.
 
-        Raises a rejection for invalid metadata.
+        Raises CallRejected for invalid metadata.
         """
         if self.call._reply_metadata and not self.is_abandoned:
-            told = self._checked(self.call._reply_metadata)
-            self.client.send(frames.METADATA, self.call.id, frames.encode_metadata(told))
-            self.sent_metadata = told
+            metadata = self._checked(self.call._reply_metadata)
+            self.client.send(frames.METADATA, self.call.id, frames.encode_metadata(metadata))
+            self.sent_metadata = metadata
 
     @property
     def unsent_metadata(self) -> Metadata:
-        """Metadata for the reply: what the handler has set and was not sent before.
+        """Metadata that the handler has set and that was not sent.
 
-        Raises a rejection for invalid metadata.
+        Raises CallRejected for invalid metadata.
         """
         metadata = self._checked(self.call._reply_metadata or {})
         if not self.sent_metadata:
@@ -69,13 +69,14 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def unsent_failure_metadata(self) -> Metadata:
-        """Metadata for a failure; empty if it is invalid, because the failure matters more."""
+        """Metadata to send with a failure; empty if it is invalid, because the failure matters more."""
         try:
             return self.unsent_metadata
         except CallRejected:
             return {}
 
     def _checked(self, metadata: Metadata) -> Metadata:
+        """Return valid metadata. Raises CallRejected for invalid metadata."""
         try:
             checked = check_metadata(metadata)
             frames.encode_metadata(checked)
@@ -86,7 +87,7 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def is_stream(self) -> bool:
-        """True if the call lasts until a stream ends, rather than until its handler has done its work."""
+        """True if the call has a stream. It then lasts as long as a peer leaves the stream open."""
         return self.outgoing is not None or bool(self.inputs)
 
 
@@ -104,7 +105,7 @@ class DispatchTables(NamedTuple):
     plain: Callable[[int], RunRequest]
     #: The table while calls are in flight or waiting: also rejects new calls with the id of one of them.
     checked: Callable[[int], RunRequest]
-    #: Handlers that the core calls itself, before it looks at the tables.
+    #: Handlers of the core, which uses the tables for all other opcodes.
     handlers: _core.HandlerTable | None = None
 
 
@@ -131,24 +132,24 @@ class ServedClient:
         #: Calls in flight, and waiting calls in order, by call id.
         self.calls: dict[int, InFlightCall] = {}
         self.waiting: dict[int, WaitingCall] = {}
-        #: Calls that the core runs itself.
+        #: Requests that the core handles; None without handlers of the core.
         self.serving = tables.handlers and _core.ClientRequests(tables.handlers, self.calls, self.waiting)
         #: Bytes of the requests in flight, and of the waiting ones.
         self.bytes = 0
         self.waiting_bytes = 0
 
     def use_tables(self, tables: DispatchTables) -> None:
-        """Dispatch the client's requests by other tables from now on."""
+        """Dispatch further requests of the client by other tables."""
         self.tables = tables
         if tables.handlers is None and self.serving is not None:
             self.serving.close()
         self.select_table()
 
     def select_table(self) -> None:
-        """Select the table after a change. Ids are checked only while there are calls whose ids could be reused."""
+        """Use the table that checks ids while calls are in flight or waiting, else the plain table."""
         tables = self.tables
         self.find_handler = tables.checked if self.calls or self.waiting else tables.plain
 
     def endpoint_name(self, opcode: int) -> str:
-        """Return the name of the endpoint in a request's opcode."""
+        """Return the name of the endpoint whose number is in a request's opcode."""
         return self.names[opcode >> 8]

@@ -20,7 +20,7 @@ from shmrpc.streams.sending import EncodeItem
 from shmrpc.values.encode_errors import advise_endpoint
 from shmrpc.wire.failure import CallRejected
 
-#: Runs a call with its positional and keyword arguments.
+#: Coroutine function that runs a call, given its positional and keyword arguments, and returns its result.
 Invoke = Callable[[InFlightCall, Sequence[Any], Mapping[str, Any]], Coroutine[Any, Any, Any]]
 
 
@@ -41,9 +41,8 @@ class ServedEndpoint:
         self.decoders = ArgumentDecoders(signature, codec)
         check = make_result_check(endpoint, codec, refuse=runner.validate_results) if runner.checks_results else None
         self.function = endpoint.function
-        if (
-            check is not None and not signature.streams and endpoint.run_in != "process"
-        ):  # A process receives the function by pickle.
+        # Another process receives the function by pickle, and the result is checked here.
+        if check is not None and not signature.streams and endpoint.run_in != "process":
             self.function = checked_function(endpoint, check)
         self.invoke = _invoker(service, endpoint, self.function, check, runner)
         if signature.writable:
@@ -55,7 +54,7 @@ class ServedEndpoint:
 def _invoker(
     service: Service, endpoint: Endpoint, function: Callable[..., Any], check: ResultCheck | None, runner: CallRunner
 ) -> Invoke:
-    """Return the function that runs a call where the endpoint is declared to run."""
+    """Return the function that runs a call in the loop, in a thread or in a process, as the endpoint declares."""
     if endpoint.signature.streams:
         return _streaming(service, endpoint, check, runner)
     executors = runner.executors
@@ -93,7 +92,7 @@ def _streaming(service: Service, endpoint: Endpoint, check: ResultCheck | None, 
 
 
 def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
-    """Lend the caller's own memory to a handler for the time of the call."""
+    """Return a function that runs a call with ``invoke``, and lends it the caller's memory for that time."""
 
     async def lend(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arguments = WritableArguments(signature)
@@ -106,7 +105,7 @@ def _writing_in_place(signature: Signature, invoke: Invoke) -> Invoke:
 
 
 def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
-    """Run each call inside the interceptors, the first one outermost."""
+    """Return a function that runs a call with ``invoke`` inside the interceptors, the first one outermost."""
 
     async def intercept(in_flight: InFlightCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         async with AsyncExitStack() as stack:
@@ -117,7 +116,7 @@ def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
 
 
 def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
-    """Return the items that a streaming endpoint has returned. Raises a rejection if there are none to iterate."""
+    """Return the iterable that a streaming endpoint has returned. Raises CallRejected for any other value."""
     if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
         return iter(result) if in_thread else result
     if isinstance(result, AsyncIterable) and not in_thread:

@@ -1,4 +1,4 @@
-"""A server: its life, and the pump that takes and answers its clients' frames."""
+"""A server: its start and end, and the pump that handles the frames of its clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DRAIN_POLL_INTERVAL: Final = 0.005
 
 
 class Server:
-    """Services that are being served; made by :func:`serve`, used as ``async with``."""
+    """A server of one or more services in an event loop; made by :func:`serve`, used as ``async with``."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Server:
         self._adopting = adopting
         self._validate_results = validate_results
         #: True if endpoints that block the event loop are logged.
-        self.tells_of_holds = True
+        self.logs_blocking = True
         #: Created on entry.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
@@ -134,7 +134,7 @@ class Server:
                 f"this server of {', '.join(s.name for s in self.services)} was used before; make another one"
             )
         running_loop()
-        self._inboxes = [self._opened(open_inbox) for open_inbox in self._open_inboxes]
+        self._inboxes = [self._make_inbox(open_inbox) for open_inbox in self._open_inboxes]
         self._runner = runner = CallRunner(
             self.codec,
             self._limits,
@@ -142,7 +142,7 @@ class Server:
             validate_results=self._validate_results,
             set_busy=self._set_busy,
             after_call=self._after_call,
-            tells_of_holds=self.tells_of_holds,
+            logs_blocking=self.logs_blocking,
         )
         for service in self.services:
             service.servers.add(self)
@@ -171,15 +171,18 @@ class Server:
         names = ", ".join(repr(service.name) for service in self.services)
         return f"<shmrpc.Server of {names}, {self.connections} connections>"
 
-    def _opened(self, open_inbox: OpenInbox) -> Inbox:
+    def _make_inbox(self, open_inbox: OpenInbox) -> Inbox:
+        """Return the inbox of an address, which calls the pump for new frames."""
         inbox: Inbox = open_inbox(lambda: self._pump(inbox.poller))
         return inbox
 
     def _set_busy(self, busy: bool) -> None:
+        """Let the inboxes spin for frames only while no call needs the event loop."""
         for inbox in self._inboxes:
             inbox.set_spinning(not busy)
 
     def _after_call(self) -> None:
+        """Let the inboxes poll for frames if the last poll was long ago."""
         for inbox in self._inboxes:
             inbox.poll_if_due()
 
@@ -189,7 +192,10 @@ class Server:
         await self.close()
 
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
-        """Serve a client that another process has accepted, such as a worker's. ``service``: the one it asked for."""
+        """Serve a client whose connection another process has accepted. ``service``: the service that it asked for.
+
+        Closes the connection if this server has no such service.
+        """
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts and service in (None, dispatcher.listener.service):
                 dispatcher.listener.adopt(accepted)
@@ -197,16 +203,16 @@ class Server:
         accepted.close()
 
     def shed(self, clients: int) -> None:
-        """Tell a number of clients to reconnect to another worker. Clients with ``reconnect`` do so."""
+        """Ask a number of clients to reconnect to another worker. Clients without ``reconnect`` stay."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts:
                 clients -= dispatcher.listener.shed(clients)
 
     async def drain(self, grace: float = DEFAULT_GRACE) -> None:
-        """Drain: reject new calls, give calls in flight ``grace`` seconds to end, then :meth:`close`.
+        """Reject new calls, give calls in flight ``grace`` seconds to end, then :meth:`close`.
 
         Notifies the clients at once. A client with ``reconnect=True`` moves to the next server of the name and loses
-        no call.
+        no call. Raises ValueError or TypeError for an invalid ``grace``.
         """
         check_seconds("grace", grace)
         for dispatcher in self._dispatchers:
@@ -229,11 +235,11 @@ class Server:
         return f"{count} call{'' if count == 1 else 's'}: {calls}" + (f"; {waiting} more wait" if waiting else "")
 
     def _has_pending_replies(self) -> bool:
-        """Return True if replies wait for clients to read them."""
+        """Return True if clients have unread replies."""
         return any(dispatcher.listener.has_pending_replies for dispatcher in self._dispatchers)
 
     def still_running(self) -> list[str]:
-        """Return descriptions of the calls and the lifespan that delay the end of the server. Safe from any thread."""
+        """Return descriptions of the calls and the lifespan that delay the end of the server. Safe in any thread."""
         calls = Counter(self._runner.still_running() if self._runner is not None else ())
         running = [f"{calls.total()} call{'' if calls.total() == 1 else 's'}: {_join_counts(calls)}"] if calls else []
         if self._ending_lifespan:
@@ -274,6 +280,10 @@ class Server:
                     service.servers.discard(self)
 
     async def _enter_lifespan(self, service: Service) -> Any:
+        """Enter the lifespan of a service; return the value that it yields, None without a lifespan.
+
+        Raises TypeError if the lifespan is no async context manager.
+        """
         if service.lifespan is None:
             return None
         manager: object = service.lifespan(service)
@@ -289,7 +299,7 @@ class Server:
         return state
 
     def _pump(self, inbox: Poller) -> None:
-        """Take frames and answer them until none is left."""
+        """Handle received frames and send the replies until no frame is left."""
         runner = self._runner
         assert runner is not None
         current_call, send_next, last_result, fail = (
@@ -308,11 +318,11 @@ class Server:
                 client, opcode, call_id, body = frame
                 renew_context()
                 try:
-                    answer = client.find_handler(opcode)(body, client, call_id)
-                    if answer is None:
+                    reply = client.find_handler(opcode)(body, client, call_id)
+                    if reply is None:
                         frame = inbox.next()
                     else:
-                        frame = send_next(client.channel, frames.RESULT, call_id, answer)
+                        frame = send_next(client.channel, frames.RESULT, call_id, reply)
                         if frame is True:  # A large reply was sent: free its result before the next frame.
                             last_result[0] = None
                             frame = inbox.next()
@@ -336,7 +346,7 @@ class Server:
 
 
 def _join_counts(names: Counter[str]) -> str:
-    """Return the names of endpoints, each with its count."""
+    """Return a text with the names of endpoints, each with its count."""
     return ", ".join(f"{name} ({count})" for name, count in names.most_common())
 
 

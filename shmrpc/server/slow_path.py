@@ -24,7 +24,7 @@ from shmrpc.wire.frames import opcode
 
 
 def slow_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int, RunRequest]:
-    """Return the handlers of requests to any endpoint, by kind of request."""
+    """Return the handlers of requests to any endpoint, by opcode without the endpoint's number."""
     decoders = endpoint.decoders
     decode, decode_keywords = decoders.positional, decoders.keywords
     read_with = header_request_reader(endpoint.signature, runner.codec, decoders)
@@ -37,6 +37,10 @@ def slow_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int
 
 
 def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has_header: bool = False) -> RunRequest:
+    """Return a handler that decodes a request with ``read``, runs the call, and returns its reply.
+
+    ``has_header``: True for CALL_WITH requests.
+    """
     limiter, signature = runner.limiter, endpoint.signature
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
@@ -67,7 +71,7 @@ def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has
 def _call_one_way(
     runner: CallRunner, endpoint: ServedEndpoint, client: ServedClient, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Call a plain function one way."""
+    """Call a plain function one way: log its failure. Raises an exception that ends the program."""
     try:
         endpoint.function(*args, **kwargs)
     except BaseException as error:
@@ -83,7 +87,7 @@ def _open_inputs(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Arguments:
-    """Put streams in the places of the parameters that take one."""
+    """Return the arguments with a stream in the place of each parameter that takes one, and open the streams."""
     positional, keywords = list(args), dict(kwargs)
     send, call_id, signature = in_flight.client.send, in_flight.call.id, endpoint.signature
     for number, (name, place) in enumerate(signature.input_positions.items(), 1):
@@ -112,7 +116,7 @@ def _open_inputs(
 
 
 def _item_rejection(endpoint: str, parameter: str, error: Exception) -> CallRejected:
-    """Return the rejection of an invalid item of a stream from the caller."""
+    """Return the rejection of a call for an item of a stream from the caller that cannot be decoded."""
     words = f"{endpoint}(): an item of {parameter!r}"
     if isinstance(error, Unmapped):
         return unreadable_call(words, error)

@@ -45,12 +45,12 @@ class ThreadPool:
         self._loop = asyncio.get_running_loop()
 
     async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function in a thread, with the context variables of the caller."""
+        """Call the function in a thread, with the caller's context variables; return its result."""
         context = contextvars.copy_context()
         return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
 
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
-        """Yield the items of a generator that runs in threads, in one context."""
+        """Yield the items of an iterator, each of which a thread computes, in one context. Closes the iterator."""
         context = contextvars.copy_context()
         step: Job | None = None
         try:
@@ -68,29 +68,31 @@ class ThreadPool:
                 await self._begin(functools.partial(context.run, close)).result()
 
     def _begin(self, work: Callable[[], Any]) -> Job:
+        """Return a new job for ``work``. Starts the timer of the warning if the job must wait for a thread."""
         call = current_call_var.get()
-        job = Job(self._executor, work if call is None else functools.partial(self._work, call, work), self._ended)
+        job = Job(self._executor, work if call is None else functools.partial(self._work, call, work), self._on_job_end)
         self._jobs[job] = call.endpoint if call is not None else "?"
         if len(self._jobs) > self._size and self._warning is None:
             self._warning = self._loop.call_later(WARN_AFTER, self._warn)
         return job
 
     def _work(self, call: Call, work: Callable[[], Any]) -> Any:
-        """Run the work of a call in a thread."""
+        """Run the work of a call in a thread, and list the call in ``working`` meanwhile."""
         self._working.append(call)
         try:
             return work()
         finally:
             self._working.remove(call)
 
-    def _ended(self, job: Job) -> None:
+    def _on_job_end(self, job: Job) -> None:
+        """Forget a job. Stops the timer of the warning if no job waits for a thread."""
         self._jobs.pop(job, None)
         if len(self._jobs) <= self._size and self._warning is not None:
             self._warning.cancel()
             self._warning = None
 
     def _warn(self) -> None:
-        """Log that calls have waited for a thread, once until no call waits."""
+        """Log that calls wait for a thread. The timer starts again only after no call has waited."""
         endpoints = Counter(self._jobs.values())
         names = ", ".join(f"{name}() ({count})" for name, count in endpoints.most_common(5))
         calling = self._count_threads_in_calls()
@@ -112,19 +114,19 @@ class ThreadPool:
         )
 
     def _count_threads_in_calls(self) -> int:
-        """Return the number of threads that wait for calls they have made."""
+        """Return the number of threads that wait for calls that their handlers have made."""
         frames = sys._current_frames()
         return sum(_is_in_call(frames.get(thread)) for thread in self._threads)
 
     def close(self) -> None:
-        """Start no further work. A running handler cannot be stopped: it runs to its end."""
+        """Start no further work, and cancel waiting jobs. A running handler continues to its end."""
         if self._warning is not None:
             self._warning.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_in_call(frame: Any) -> bool:
-    """Return True if the innermost frames of a thread belong to a client's call."""
+    """Return True if code of a client is on a thread's stack. ``frame``: the innermost one; None without a thread."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.startswith("shmrpc.client."):

@@ -1,4 +1,4 @@
-"""Arguments that a handler writes in place, for the time of its call."""
+"""Arguments that a handler writes in place during its call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shmrpc.wire.failure import unreadable_call
 
 
 class WritableArguments:
-    """The caller's own memory, lent to a handler for the time of its call."""
+    """The caller's memory, lent to a handler for the time of its call."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -24,15 +24,16 @@ class WritableArguments:
         self._views: list[weakref.ref[_core.View]] = []
 
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments, with writable memory of the caller in the places of Writable parameters.
+        """Return the arguments, with the caller's memory writable in the places of Writable parameters.
 
-        Raises the rejection of the call if this process cannot map the memory.
+        Raises CallRejected if this process cannot map the memory.
         """
         names = self._signature.positional_names
         positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
         return [*positional, *args[len(names) :]], {name: self._give(name, value) for name, value in kwargs.items()}
 
     def _give(self, name: str, value: Any) -> Any:
+        """Return the value for a parameter: the writable memory, or ``value`` for a parameter that is not Writable."""
         if name not in self._signature.writable or value is None:
             return value
         try:

@@ -71,7 +71,7 @@ async def _serve(service: Service, control: socket.socket) -> None:
         max_memory=MAX_MAX_MEMORY,
     )
     server.codec = identity_codec()
-    server.tells_of_holds = False  # Tasks hold the loop, and there is one client.
+    server.logs_blocking = False  # Tasks hold the loop, and there is one client.
     # A pool that closes while this worker connects needs no message about that.
     logging.getLogger("shmrpc.server").addFilter(lambda record: bool(server.connections))
     async with server:

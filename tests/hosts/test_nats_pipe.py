@@ -26,8 +26,8 @@ from shmrpc.transport.nats.pipe import pipe as pipes
 from shmrpc.transport.nats.pipe.frame_reader import FrameLimits
 from shmrpc.transport.nats.pipe.partial_frame import PartialFrame
 from shmrpc.transport.nats.pipe.pipe import Pipe
-from shmrpc.transport.nats.pipe.round_trip import MOST_EXTRA
-from shmrpc.transport.nats.pipe.window_budget import BUDGET, LEAST, WINDOW, WindowBudget
+from shmrpc.transport.nats.pipe.round_trip import MAX_EXTRA
+from shmrpc.transport.nats.pipe.window_budget import BUDGET, MIN_WINDOW, WINDOW, WindowBudget
 from shmrpc.transport.queued_inbox import ScheduledDelivery
 from shmrpc.wire import control, frames
 from shmrpc.wire.codec import Body
@@ -100,7 +100,7 @@ class Side:
             self.link.speakers.popleft().is_queued = False
             while (message := self.pipe.next_message()) is not None:
                 said.append(message)
-                self.pipe.sent()
+                self.pipe.on_sent()
         return said
 
 
@@ -299,7 +299,7 @@ async def test_what_an_idle_connection_has_sent_is_forgotten_once_it_has_come() 
         one.pipe.send_heartbeat()
         other.pipe.send_heartbeat()
         exchange(one, other)
-    assert len(one.pipe._log) <= 2
+    assert len(one.pipe._queue.unacknowledged) <= 2
 
 
 class Clock:
@@ -405,7 +405,7 @@ async def test_a_standstill_of_three_quarters_of_the_heartbeat_is_survived_and_a
 def test_all_windows_together_stay_within_the_budget_and_idle_ones_give_theirs_back() -> None:
     budget = WindowBudget()
     windows = [budget.join() for _ in range(300)]
-    assert sum(windows) <= BUDGET + 300 * LEAST
+    assert sum(windows) <= BUDGET + 300 * MIN_WINDOW
     windows = [budget.change(window, budget.share) for window in windows]
     assert sum(windows) <= BUDGET // 2
     busy = 0
@@ -439,12 +439,12 @@ def test_a_body_in_one_byte_messages_is_kept_in_one_piece() -> None:
     partial = PartialFrame(2, 1, 10_000, 0, 1 << 20)
     for _ in range(10_000):
         assert partial.fill(memoryview(b"x")) == 1
-    assert partial.is_whole and partial.body() == b"x" * 10_000
+    assert partial.is_complete and partial.body() == b"x" * 10_000
     assert sum(len(parts) for parts in partial._parts) == 1
 
 
 async def test_a_stream_has_more_credit_over_a_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    for round_trip, least, most in ((0.0002, 0, 20_000), (0.02, 1 << 20, 2 << 20), (1, MOST_EXTRA, MOST_EXTRA)):
+    for round_trip, least, most in ((0.0002, 0, 20_000), (0.02, 1 << 20, 2 << 20), (1, MAX_EXTRA, MAX_EXTRA)):
         clock = Clock()
         monkeypatch.setattr(pipes, "time", clock)
         one, other = await pair()

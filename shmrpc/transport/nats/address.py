@@ -19,11 +19,11 @@ option         in the environment  meaning
 ``key``        NATS_KEY            its key, a file
 ``tls``        NATS_TLS            ``on`` asks for TLS with the authorities that the system trusts
 ``heartbeat``                      seconds within which a dead peer is noticed; 2 if it is not given
-``inbox``                          a name under which this side is sent to, so that permissions can tell users apart
+``inbox``                          a name in the subjects of this side, so that permissions can tell users apart
 =============  ==================  ===============================================================================
 
-The names in the environment are those of NATS's own command. It is asked only for what the URL says nothing of: not
-for a token if there are a user and a password.
+The names in the environment are those of NATS's own command. A variable counts only if the URL does not have the
+option: NATS_TOKEN is ignored if the URL has a user and a password.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from shmrpc.basics.suggestions import closest_match
 from shmrpc.transport.nats import tls
 
 DEFAULT_PORT: Final = 4222
-#: Seconds within which a dead peer is noticed; each side sends a beat every fifth of them.
+#: Seconds within which a dead peer is noticed; each side sends a heartbeat at a fifth of that interval.
 DEFAULT_HEARTBEAT: Final = 2.0
 _MIN_HEARTBEAT: Final = 0.1
 _MAX_HEARTBEAT: Final = 3600.0
@@ -53,7 +53,7 @@ _SECRETS: Final = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text that may contain a URL without its user, password or token, for messages."""
+    """Return a text, which may contain a URL, without the URL's user, password or token, for messages."""
     return _SECRETS.sub("…@", text)
 
 
@@ -75,18 +75,21 @@ class NatsAddress:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for ``nats.connect``. Raises ValueError, naming the option, for an unusable file."""
-        named = {"creds": "user_credentials", "nkey": "nkeys_seed"}
-        arguments: dict[str, Any] = {named.get(name, name): value for name, value in self.login}
+        file_arguments = {"creds": "user_credentials", "nkey": "nkeys_seed"}
+        arguments: dict[str, Any] = {file_arguments.get(name, name): value for name, value in self.login}
         for name, file in self.login:
-            if name in named:
+            if name in file_arguments:
                 _check_file(name, file)
         if self.tls:
-            arguments["tls"] = tls.context(dict(self.tls))
+            arguments["tls"] = tls.make_context(dict(self.tls))
         return {"servers": [f"nats://{server}" for server in self.servers], **arguments}
 
 
 def _check_file(name: str, file: str) -> None:
-    """Raise ValueError unless a file is of this kind: NATS's client would fail later, without naming the file."""
+    """Raise ValueError unless a file has the contents of ``creds`` or ``nkey``.
+
+    NATS's client would fail later, without naming the file.
+    """
     try:
         data = Path(file).read_bytes()
     except OSError as error:
@@ -105,33 +108,33 @@ def _check_file(name: str, file: str) -> None:
 def parse(rest: str) -> tuple[NatsAddress, str]:
     """Parse a URL after ``nats://``. Returns the address, and the name of a service or "". Raises ValueError."""
     before, _, query = rest.partition("?")
-    before = _in_one_scheme(before)
+    before = _drop_repeated_schemes(before)
     authority, _, service = before.partition("/")
-    login, at, hosts = _one_login(authority) or authority.rpartition("@")
-    if "@" in service or (not at and "@" in rest and not _is_right(hosts, query)):
+    login, at, hosts = _split_repeated_login(authority) or authority.rpartition("@")
+    if "@" in service or (not at and "@" in rest and not _can_be_hosts(hosts, query)):
         raise ValueError(
             "expected USER:PASSWORD@HOST or TOKEN@HOST, with %2F for each / in it, %3F for ? and %40 for @"
         )
-    options = _options(query)
+    options = _parse_options(query)
     return NatsAddress(
-        tuple(_server(host) for host in hosts.split(",")),
-        _heartbeat(options.get("heartbeat")),
-        _inbox(options.get("inbox")),
-        _login(login if at else "", options),
-        _tls(options),
+        tuple(_parse_host(host) for host in hosts.split(",")),
+        _parse_heartbeat(options.get("heartbeat")),
+        _parse_inbox(options.get("inbox")),
+        _find_login(login if at else "", options),
+        _find_tls_files(options),
     ), unquote(service)
 
 
-def _in_one_scheme(before: str) -> str:
-    """Return a URL without the scheme that each of several hosts may repeat."""
+def _drop_repeated_schemes(before: str) -> str:
+    """Return a URL after ``nats://`` without the scheme that further hosts may repeat."""
     return re.sub(r",nats://", ",", before)
 
 
-def _one_login(authority: str) -> tuple[str, str, str] | None:
-    """Return the login that several hosts repeat, "@" and the hosts; None if this is no list of hosts with logins.
+def _split_repeated_login(authority: str) -> tuple[str, str, str] | None:
+    """Return the login that several hosts repeat, "@", and the hosts; None if this is no list of hosts with logins.
 
-    What has a comma or an @ in its password, and so is no such list, is read otherwise. Raises ValueError if the logins
-    differ, or if a host before the login has none.
+    A password with a comma or an @ does not make such a list. Raises ValueError if the logins differ, or if a host
+    before the login has none.
     """
     pairs = [item.rpartition("@") for item in authority.split(",")]
     logins = [login for login, at, _ in pairs if at]
@@ -146,13 +149,14 @@ def _one_login(authority: str) -> tuple[str, str, str] | None:
     return logins[0], "@", ",".join(host for _, _, host in pairs)
 
 
-def _is_right(hosts: str, query: str) -> bool:
-    """Return True if these can be valid hosts, not the rest of a password that was cut at a / or ?."""
+def _can_be_hosts(hosts: str, query: str) -> bool:
+    """Return True if these are valid hosts and options, not the rest of a password that was cut at a / or ?."""
     known = all(name in _OPTIONS for name, _ in parse_qsl(query, keep_blank_values=True))
     return known and all(_HOST.fullmatch(host) for host in hosts.split(","))
 
 
-def _options(query: str) -> dict[str, str]:
+def _parse_options(query: str) -> dict[str, str]:
+    """Return the options of a URL. Raises ValueError for an unknown, empty or repeated one."""
     pairs = parse_qsl(query, keep_blank_values=True)
     for name, value in pairs:
         if name not in _OPTIONS:
@@ -167,7 +171,8 @@ def _options(query: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def _server(host: str) -> str:
+def _parse_host(host: str) -> str:
+    """Return ``host:port``, with the default port if the host has none. Raises ValueError."""
     found = _HOST.fullmatch(host)
     port = int(found[2] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 1 << 16:
@@ -180,7 +185,7 @@ def _server(host: str) -> str:
     return f"{found[1]}:{port}"
 
 
-def _heartbeat(text: str | None) -> float:
+def _parse_heartbeat(text: str | None) -> float:
     if text is None:
         return DEFAULT_HEARTBEAT
     try:
@@ -192,7 +197,7 @@ def _heartbeat(text: str | None) -> float:
     return seconds
 
 
-def _inbox(text: str | None) -> str:
+def _parse_inbox(text: str | None) -> str:
     if text is None:
         return "any"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text):
@@ -200,7 +205,8 @@ def _inbox(text: str | None) -> str:
     return text
 
 
-def _login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _find_login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the login of the URL, or else of the environment, as pairs of name and value; empty if there is none."""
     user, colon, password = userinfo.partition(":")
     if colon:
         return ("user", unquote(user)), ("password", unquote(password))
@@ -218,7 +224,8 @@ def _login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], 
     return ()
 
 
-def _tls(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _find_tls_files(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the options of TLS in the URL, or else in the environment; empty without TLS. Raises ValueError."""
     names = ("ca", "cert", "key", "tls")
     given, where = {name: options[name] for name in names if name in options}, "tls"
     if not given:

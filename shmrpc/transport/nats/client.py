@@ -26,9 +26,9 @@ from shmrpc.wire.codec import Body
 from shmrpc.wire.frames import Shape
 
 #: Seconds that one server has for its welcome before another one is asked.
-_ANSWER: Final = 1.0
+_WELCOME_TIMEOUT: Final = 1.0
 #: Seconds for one attempt to connect to NATS.
-_NATS: Final = 5.0
+_CONNECT_TIMEOUT: Final = 5.0
 #: Seconds between two attempts: the shortest, the longest, and the longest of a client without a timeout.
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
@@ -42,7 +42,7 @@ class _RetryLater(Exception):
 
 
 class _Unreachable(_RetryLater):
-    """Error of an attempt that does not show whether there are servers: NATS is unreachable, refuses, or is silent."""
+    """Error of an attempt that leaves open if there are servers: NATS is unreachable, refuses, or is silent."""
 
 
 class _TimedOut(_Unreachable):
@@ -69,7 +69,7 @@ async def connect(
     reason, is_known = "", False
     try:
         while True:
-            left = math.inf if end is None else _ANSWER if timeout == 0 else end - time.monotonic()
+            left = math.inf if end is None else _WELCOME_TIMEOUT if timeout == 0 else end - time.monotonic()
             try:
                 if nats_link is not None and not nats_link.is_open:
                     nats_link.release()
@@ -103,8 +103,9 @@ async def connect(
 
 
 async def _acquire_link(address: NatsAddress, timeout: float) -> Link:
+    """Return a link. Raises _RetryLater if NATS cannot be reached, NatsMisconfigured for a mistake on this side."""
     try:
-        return await link.acquire(address, max(0.0, min(timeout, _NATS)))
+        return await link.acquire(address, max(0.0, min(timeout, _CONNECT_TIMEOUT)))
     except link.NatsMisconfigured:
         raise
     except NatsTimeout as error:
@@ -114,16 +115,20 @@ async def _acquire_link(address: NatsAddress, timeout: float) -> Link:
 
 
 async def _handshake(service: str, nats_link: Link, timeout: float, options: ConnectionOptions) -> NatsConnection:
+    """Ask for a server and return the connection to it.
+
+    Raises _RetryLater if no server takes the client now, ServiceUnavailable if one refuses, RemoteProtocolError.
+    """
     pipe = Pipe(nats_link, FrameLimits(options.max_frame, options.max_memory))
     pipe.peer_description = f"the server of {service!r}"
-    patience = max(0.0, min(_ANSWER, timeout))
+    wait_seconds = max(0.0, min(_WELCOME_TIMEOUT, timeout))
     try:
         versions = (messages.VERSION, control.VERSION)
-        host, pid = messages.own_address()
+        host, pid = messages.own_process()
         sizes = options.max_frame, options.max_memory
         hello = Hello(versions, *sizes, pipe.heartbeat, pipe.subject, pipe.proof, options.pickle, host, pid)
         nats_link.publish(subjects.hello(service), messages.encode(hello), pipe.notices)
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(wait_seconds):
             welcome = await pipe.first_message()
         if isinstance(welcome, Welcome):
             pipe.set_peer(welcome.inbox, welcome.proof)
@@ -139,11 +144,10 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
             refused = nats_link.errors.recent_refusal().removeprefix(": ")
             if refused:
                 raise _Unreachable(f"cannot reach {service!r} at {nats_link}: {refused}") from None
-            kind = _Unreachable if patience == _ANSWER else _TimedOut
+            kind = _Unreachable if wait_seconds == _WELCOME_TIMEOUT else _TimedOut
             raise kind(
-                f"no server of {service!r} answered at {nats_link} within {patience:.2g} s: none is running while a "
-                "NATS stream or monitor subscribes to its subject, or it is stopped, busy, or not permitted to publish "
-                "to this side's inbox"
+                f"no server of {service!r} answered at {nats_link} within {wait_seconds:.2g} s: none is running while "
+                "a NATS stream or monitor subscribes to its subject, or it is stopped, busy, or may not publish here"
             ) from None
         if isinstance(error, ConnectionLost):
             raise _RetryLater(str(error)) from None
@@ -177,9 +181,10 @@ class NatsConnection(Connection):
     ) -> None:
         """Start to deliver frames, as :meth:`Connection.start` does."""
         super().start(pending, on_frame, on_end, on_go_away)
-        self._pipe.listen(self._take, self._on_message, self._lose)
+        self._pipe.listen(self._deliver_frame, self._on_message, self._lose)
 
-    def _take(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+    def _deliver_frame(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+        """Pass a frame to the session. Replies have no deadline, so the clock of the server does not matter."""
         try:
             self._on_frame(opcode, call_id, body)
         except BaseException as error:
@@ -187,7 +192,7 @@ class NatsConnection(Connection):
             raise
 
     def _on_message(self, message: Message) -> None:
-        """Handle a message of the server other than a frame."""
+        """Handle a message of the server. Raises RemoteProtocolError for a message that no server sends."""
         if isinstance(message, control.GoAway):
             self._on_go_away()
         elif isinstance(message, control.Goodbye):

@@ -55,4 +55,5 @@ def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
 
 
 def _shift(deadline: int, shift: int) -> int:
+    """Return a shifted deadline within the bounds of a deadline."""
     return min(max(deadline + shift, 0), _MAX_DEADLINE)

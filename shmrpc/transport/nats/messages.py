@@ -1,8 +1,8 @@
 """Messages of the handshake over NATS. The goodbye is that of :mod:`shmrpc.wire.control`.
 
 A client sends ``hello`` to the service's subject, with a private subject and a secret. One server replies there with
-``welcome`` or ``refuse``, and proves by the secret that it has read the hello. The welcome has a subject and a secret
-of the server.
+``welcome`` or ``refuse``, and proves by the secret that the reply comes from a reader of the hello. The welcome has a
+subject and a secret of the server.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ def decode_reply_address(data: bytes) -> ReplyAddress:
 
 
 def describe_process(host: str, pid: int) -> str:
-    """Describe a process of another host, by its own account."""
+    """Describe a process of another host, for messages. The process itself has reported ``host`` and ``pid``."""
     return f"process {pid} on {host[:80]!r}" if host else "a process elsewhere"
 
 
-def own_address() -> tuple[str, int]:
+def own_process() -> tuple[str, int]:
     """Return the name of this host and the id of this process."""
     return socket.gethostname(), os.getpid()

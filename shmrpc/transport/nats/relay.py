@@ -1,9 +1,9 @@
-"""Relay between a client for threads and its connection over NATS, which a background loop has.
+"""Relay between a client for threads and its connection over NATS, which runs in a background loop.
 
-A thread waits in the core, for shared memory, and cannot wait for NATS's client. So it is connected to a relay in its
-own process, as to a server of this host, and all of `shmrpc.sync` works unchanged. Frames pass through unchanged, calls
-keep their ids, and credit is between the two ends. The relay receives nothing from its client while the connection to
-the server is full.
+A thread waits in the core, for shared memory, and cannot wait for NATS's client. The client is therefore connected to a
+relay in its own process, as to a server of this host, and all of `shmrpc.sync` works unchanged. Frames pass through
+unchanged, calls keep their ids, and credit is between the two ends. The relay receives nothing from its client while
+the connection to the server is full.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class _BackgroundLoop:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
+        """Forget the loop of the parent in a forked child."""
         self._lock, self._loop = threading.Lock(), None
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
@@ -75,34 +76,37 @@ def connect(
     *,
     options: ConnectionOptions,
 ) -> RelayedConnection:
-    """Connect to a server of a service, as :data:`shmrpc.transport.connection.ThreadDial` describes."""
-    begun = _background_loop.begin(_begin(service, address, timeout, note, options))
+    """Connect to a server of a service, as :data:`shmrpc.transport.connection.ThreadDial` describes.
+
+    Raises ServiceUnavailable if no server takes the client within ``timeout`` seconds, or if one refuses.
+    """
+    starting = _background_loop.begin(_start_relay(service, address, timeout, note, options))
     try:
-        while not begun.done():
+        while not starting.done():
             check()
-            concurrent.futures.wait([begun], _CHECK_INTERVAL)
-        relay, theirs = begun.result()
+            concurrent.futures.wait([starting], _CHECK_INTERVAL)
+        relay, theirs = starting.result()
     except BaseException:
-        begun.add_done_callback(_close_unused)
-        begun.cancel()
+        starting.add_done_callback(_close_unused)
+        starting.cancel()
         raise
 
-    def made(control_socket: socket.socket, established: Established) -> RelayedConnection:
+    def make_connection(control_socket: socket.socket, established: Established) -> RelayedConnection:
         return RelayedConnection(control_socket, established, relay)
 
-    return thread_client.inherit(theirs, service, relay.options, made)
+    return thread_client.inherit(theirs, service, relay.options, make_connection)
 
 
-def _close_unused(begun: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
+def _close_unused(starting: concurrent.futures.Future[tuple[Relay, socket.socket]]) -> None:
     """Close the client's socket of an unwanted relay, which ends the relay."""
-    if not begun.cancelled() and begun.exception() is None:
-        begun.result()[1].close()
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result()[1].close()
 
 
-async def _begin(
+async def _start_relay(
     service: str, address: NatsAddress, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
 ) -> tuple[Relay, socket.socket]:
-    """Return a relay, and the socket for its client. The relay ends when that socket is closed."""
+    """Connect to a server; return a relay, and the socket for its client. The relay ends when that socket is closed."""
     connection = await client.connect(service, address, timeout, note, options=options)
     with contextlib.ExitStack() as undone:
         undone.callback(connection.close)
@@ -145,22 +149,25 @@ class Relay:
         self._listener.begin(self._on_client, self._on_client_lost)
         self._ending = False
         self._adopted = False
-        # The client may wait for a frame at any time; only the client itself knows.
+        # Counts as one waiting call, because only the client knows if it waits for a frame.
         connection.start({0: None}, self._on_frame, self._on_end, self._on_go_away)
         self._listener.adopt(ours)
         self._adopted = True
 
     def _on_client(self, peer: Peer) -> Relay:
+        """Store the connected client, and return its key."""
         self._peer = peer
         if self.end is not None:  # The connection has ended meanwhile.
             self._loop.call_soon(peer.close, str(self.end.error))
         return self
 
     def _on_client_lost(self, _: Relay, error: ShmrpcError) -> None:
-        if isinstance(error, RemoteProtocolError):  # The client reports a broken rule, which the server broke.
+        """Report a broken rule, which the client has found, to the server."""
+        if isinstance(error, RemoteProtocolError):
             self._connection.fault(error)
 
     def _on_change(self) -> None:
+        """End the relay once it has no client."""
         if self._adopted and not self._listener.peers:  # The client has closed, has died, or never connected.
             self._finish()
 
@@ -189,6 +196,7 @@ class Relay:
         self._inbox.pump()
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
+        """Send a frame of the server to the client."""
         if self._peer is not None:
             self._peer.send(opcode, call_id, body)
 
@@ -197,17 +205,20 @@ class Relay:
             self._peer.go_away()
 
     def _on_end(self, end: CloseReason) -> None:
+        """Keep the reason why the connection to the server has ended, and close the client's connection."""
         if self.end is None:
             self.end = end
             if self._peer is not None:
                 self._peer.close(str(end.error))
 
     def _finish(self) -> None:
+        """Start to close the relay. Idempotent."""
         if not self._ending:
             self._ending = True
             self._loop.create_task(self._close()).add_done_callback(_closing.discard)
 
     async def _close(self) -> None:
+        """Send the last frames, and close both connections."""
         closing = asyncio.current_task()
         assert closing is not None
         _closing.add(closing)
@@ -241,7 +252,7 @@ class _RelayInbox(ShmInbox):
 class RelayedConnection(ThreadConnection):
     """Client's side of a connection to a relay in its process."""
 
-    stream_window = credit.WINDOW + round_trip.MOST_EXTRA
+    stream_window = credit.WINDOW + round_trip.MAX_EXTRA
 
     def __init__(self, control_socket: socket.socket, established: Established, relay: Relay) -> None:
         super().__init__(control_socket, established)
@@ -250,7 +261,7 @@ class RelayedConnection(ThreadConnection):
         self.extra_credit = relay.extra_credit
 
     def poll_close(self) -> CloseReason | None:
-        """Return the reason why the connection has ended, from the relay's own connection if known; else None."""
+        """Return the reason if the connection has ended, otherwise None. The relay knows the reason of the server."""
         end = super().poll_close()
         return end if end is None else self._relay.end or end
 

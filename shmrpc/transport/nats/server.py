@@ -55,14 +55,14 @@ class NatsPeer(Peer):
         self._listener = listener
         #: Highest call id that was received.
         self._reached = 0
-        self._last: ShmrpcError | None = None
+        self._end_error: ShmrpcError | None = None
         self._pipe = pipe = Pipe(nats_link, limits)
         self.extra_credit = pipe.extra_credit
-        pipe.listen(self._on_frame, self._on_control, self._on_end)
+        pipe.listen(self._on_frame, self._on_message, self._on_end)
         pipe.peer_description = f"the client ({messages.describe_process(hello.host, hello.pid)})"
         pipe.heartbeat = max(hello.heartbeat, pipe.heartbeat)
         pipe.set_peer(hello.inbox, hello.proof, WINDOW)
-        host, pid = messages.own_address()
+        host, pid = messages.own_process()
         offer = listener.offer
         self._pipe.send_message(
             Welcome(
@@ -79,9 +79,11 @@ class NatsPeer(Peer):
         )
 
     def _on_frame(self, opcode: int, call_id: int, body: Body, clock: int) -> None:
+        """Queue a frame of the client, with its deadline by this host's clock."""
         self._listener.inbox.put(self, opcode, call_id, shift_deadline(opcode, body, host_nanoseconds() - clock))
 
-    def _on_control(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
+        """Handle the goodbye of the client. Raises RemoteProtocolError for any other message."""
         if not isinstance(message, control.Goodbye):
             raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
         if message.fault:
@@ -93,23 +95,23 @@ class NatsPeer(Peer):
         self._on_end(CloseReason(error))
 
     def _on_end(self, end: CloseReason) -> None:
-        # Queued after its earlier frames, so that its one-way calls run.
-        if self._last is None:
-            self._last = end.error
+        """Queue the end of the connection after the earlier frames, so that one-way calls run."""
+        if self._end_error is None:
+            self._end_error = end.error
             self._listener.inbox.put(self, _END, 0, b"")
 
     def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
         """Account for a frame taken from the inbox. Returns True if the server should run it."""
         if opcode == _END:
-            assert self._last is not None
-            self._lose(self._last)
+            assert self._end_error is not None
+            self._lose(self._end_error)
         elif self._open:
             self._reached = max(self._reached, call_id)
         return self._open
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
         """Send a frame, unless the client has left. Raises Oversize if it is too large."""
-        if self._open and self._last is None:
+        if self._open and self._end_error is None:
             try:
                 self._pipe.send(opcode, call_id, body)
             except (ChannelError, Backlog) as error:
@@ -138,6 +140,7 @@ class NatsPeer(Peer):
         return self._open and self._pipe.has_unsent_data
 
     def _leave(self) -> None:
+        """Close the pipe after the frames already sent, and unregister from the listener."""
         self._open = False
         self._pipe.finish()
         self._listener.forget(self)
@@ -174,12 +177,15 @@ class NatsListener(Listener[NatsPeer]):
             self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
 
     def _on_hello(self, nats_link: Link, data: bytes, notices: str) -> None:
-        """Reply to the hello of a client. An invalid one is refused at its reply subject."""
+        """Connect or refuse the client that sent a hello.
+
+        ``notices``: reply subject of the hello, which gets the refusal if the hello itself cannot be decoded.
+        """
         answers = messages.decode_reply_address(data)
         answers.inbox = answers.inbox or notices
         if not subjects.is_end(answers.inbox):
             level = self._refusals.level_for("no subject", logging.WARNING)
-            logger.log(level, "a hello to %r was dropped, since it names nowhere to send an answer to", self.service)
+            logger.log(level, "a hello to %r was dropped, because it has no valid reply subject", self.service)
             return
         try:
             hello = messages.decode(data)
@@ -201,11 +207,12 @@ class NatsListener(Listener[NatsPeer]):
         self._refuse(nats_link, answers, reason)
 
     def _refusal_reason(self, hello: Hello) -> str | None:
+        """Return the reason why this server cannot serve a client; None if it can."""
         ours = (messages.VERSION, control.VERSION)
         if tuple(hello.versions) != ours:
             return f"the client speaks version {hello.versions}, this server {ours}"
         if not hello.inbox or hello.proof == messages.NO_PROOF:
-            return "the hello has no inbox, or no proof for what is sent there"
+            return "the hello has no inbox, or no proof for the messages to it"
         if hello.pickle != self.inbox.options.pickle:
             sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
             return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"
@@ -222,7 +229,7 @@ class NatsListener(Listener[NatsPeer]):
 
     def report(self) -> control.StatusReport:
         """Return the state of the server."""
-        pid = messages.own_address()[1]
+        pid = messages.own_process()[1]
         uptime = time.monotonic() - self._started
         return control.StatusReport(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
 
@@ -237,7 +244,7 @@ class NatsListener(Listener[NatsPeer]):
         self._withdraw()
 
     def _withdraw(self) -> None:
-        """Stop accepting clients. Waiting ones are refused."""
+        """Stop accepting clients, and refuse those whose hellos have arrived."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             self.inbox.withdraw(subscription)
@@ -260,7 +267,10 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         self._reconnecting: asyncio.Task[None] | None = None
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
-        """Return a listener for one of the servers of a name, which is not claimed: any number of servers share it."""
+        """Return a listener for a name, which any number of servers may share.
+
+        Raises ValueError for an invalid name, or an offer that does not fit into a welcome.
+        """
         check_name(offer.service)
         _check_offer(offer)
         listener = NatsListener(self, offer, on_change)
@@ -281,6 +291,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             raise ServiceUnavailable(str(error)) from None
 
     async def _announce(self) -> None:
+        """Subscribe to hellos and to requests for status. Raises ConnectionLost."""
         nats_link = self._link
         if nats_link is None or not nats_link.is_open:
             raise ConnectionLost(f"the connection to NATS at {self._address} broke")
@@ -289,8 +300,9 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         await nats_link.subscribe(subjects.STATUS, functools.partial(self._report, nats_link))
 
     def _report(self, nats_link: Link, data: bytes, subject: str) -> None:
+        """Send the state of each service to the subject of a requester."""
         if nats_link.is_open and subjects.is_end(subject):  # Publishing to other subjects may be forbidden.
-            host, _ = messages.own_address()
+            host, _ = messages.own_process()
             for listener in self._listeners:
                 report = listener.report()
                 data = messages.encode(ServerReport(host, report))
@@ -300,6 +312,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
                 nats_link.publish(subject, data)
 
     def _on_lost(self) -> None:
+        """Release the broken link, and start to reconnect."""
         nats_link, self._link = self._link, None
         if nats_link is not None:
             nats_link.on_lost.discard(self._on_lost)
@@ -309,15 +322,16 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        pause, said = 0.01, ""
+        """Try to connect and announce until that succeeds."""
+        pause, last_text = 0.01, ""
         while True:
             try:
                 await self.open()
                 await self._announce()
             except (ServiceUnavailable, ConnectionLost) as error:
-                level = logging.DEBUG if str(error) == said else logging.WARNING  # An outage may last for hours.
-                said = str(error)
-                logger.log(level, "not served at %s, which is tried again in %.2g s: %s", self._address, pause, said)
+                level = logging.DEBUG if str(error) == last_text else logging.WARNING  # An outage may last for hours.
+                last_text = str(error)
+                logger.log(level, "not served at %s, trying again in %.2g s: %s", self._address, pause, last_text)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
             else:
@@ -358,6 +372,7 @@ def _check_offer(offer: Offer) -> None:
 
 
 async def _drain_subscription(subscription: Any) -> None:
+    """End a subscription after its delivered messages are processed."""
     # NATS's client raises errors of a broken connection, whose subscription has ended anyway.
     try:
         await subscription.drain()

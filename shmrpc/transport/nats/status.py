@@ -25,9 +25,9 @@ _MOST_NAMES: Final = 1000
 
 
 async def find_similar_name(nats_link: Link, service: str) -> str | None:
-    """Return the served name most like this one, or None if none is similar or no server has reported in time."""
+    """Ask for reports and return the served name most like this one; None if no name is similar."""
     found: set[str] = set()
-    inbox = nats_link.open_inbox(functools.partial(_note_name, found))
+    inbox = nats_link.open_inbox(functools.partial(_add_name, found))
     try:
         nats_link.publish(subjects.STATUS, b"?", inbox)
         await asyncio.sleep(_MOMENT)
@@ -36,13 +36,14 @@ async def find_similar_name(nats_link: Link, service: str) -> str | None:
         nats_link.close_inbox(inbox)
 
 
-def _note_name(found: set[str], data: bytes, _: str) -> None:
-    report = _read(data)
+def _add_name(found: set[str], data: bytes, _: str) -> None:
+    """Add the name of the service in a report to ``found``."""
+    report = _decode_report(data)
     if report is not None and len(found) < _MOST_NAMES:
         found.add(report.report.service)
 
 
-def _read(data: bytes) -> ServerReport | None:
+def _decode_report(data: bytes) -> ServerReport | None:
     """Return the report in a message, or None if it is invalid, or has a name that no service can have."""
     try:
         message = messages.decode(data) if data else None
@@ -62,7 +63,7 @@ async def statuses(address: NatsAddress) -> list[ServerReport]:
 
     def take(data: bytes, _: str) -> None:
         answered.set()
-        report = _read(data)
+        report = _decode_report(data)
         if report is not None:
             found.append(report)
 

@@ -37,18 +37,18 @@ def hello(service: str) -> str:
     return f"shmrpc.hello.{token(service)}"
 
 
-def link(inbox: str, identity: str) -> str:
+def link_prefix(inbox: str, identity: str) -> str:
     """Return the prefix of the subjects of one link."""
     return f"shmrpc.to.{token(inbox)}.{identity}"
 
 
-def end() -> str:
-    """Return a random last token of a subject, which cannot be guessed."""
+def make_end() -> str:
+    """Return a random last token for the subject of an end, which cannot be guessed."""
     return secrets.token_urlsafe(16)
 
 
 def is_end(subject: str) -> bool:
-    """Return True if a subject is that of an end of a connection: messages are sent to no other subject of a peer's."""
+    """Return True if a subject belongs to an end of a connection. Of a peer's subjects, only these may be used."""
     return _END.fullmatch(subject) is not None
 
 

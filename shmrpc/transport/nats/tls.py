@@ -32,7 +32,7 @@ class Context(ssl.SSLContext):
 
 
 class Options(dict[str, Any]):
-    """Options of NATS's client, of which those for the login cannot be read before TLS has begun.
+    """Options of NATS's client; reading those for the login raises NoTls before TLS has begun.
 
     The client puts names, passwords and signatures into one message, which is then never built.
     """
@@ -47,26 +47,27 @@ class Options(dict[str, Any]):
         return super().__getitem__(name)
 
 
-def context(files: Mapping[str, str]) -> Context:
+def make_context(files: Mapping[str, str]) -> Context:
     """Return the TLS context of a client with these files. Raises ValueError, which names the invalid one."""
-    made = Context(ssl.PROTOCOL_TLS_CLIENT)
+    context = Context(ssl.PROTOCOL_TLS_CLIENT)
     if "ca" in files:
         try:
-            made.load_verify_locations(files["ca"])
+            context.load_verify_locations(files["ca"])
         except OSError as error:
-            raise ValueError(f"ca={files['ca']}: {_words(error)}") from None
+            raise ValueError(f"ca={files['ca']}: {_error_text(error)}") from None
     else:
-        made.load_default_certs()
+        context.load_default_certs()
     if "cert" in files:
         named = " and ".join(f"{name}={files[name]}" for name in ("cert", "key") if name in files)
         try:
-            made.load_cert_chain(files["cert"], files.get("key"))
+            context.load_cert_chain(files["cert"], files.get("key"))
         except OSError as error:
-            raise ValueError(f"{named}: {_words(error)}") from None
-    return made
+            raise ValueError(f"{named}: {_error_text(error)}") from None
+    return context
 
 
-def _words(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
+    """Return the reason why a file of TLS cannot be used."""
     if isinstance(error, ssl.SSLError):
         return f"expected PEM, and a key that fits its certificate: {error.reason or error}"
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Transport between hosts."""
+"""Transport between hosts, through NATS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NatsTransport:
         return connect
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
-        """Return the function that connects a client for threads, by a relay."""
+        """Return the function that connects a client for threads, through a relay."""
         from shmrpc.transport.nats import relay
 
         checked, address = _checked(options), self.address

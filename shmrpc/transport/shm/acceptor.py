@@ -96,7 +96,7 @@ class Acceptor:
                 self._take(accepted, peer_credentials)
 
     def _reject_for_now(self, number: int) -> bool:
-        """Reject the first waiting client for lack of descriptors; ``number`` is the errno. Returns False if none waits."""
+        """Reject the first waiting client for lack of descriptors (errno ``number``). Returns False if none waits."""
         reason = resource_limits.no_descriptor_error(number)
         self._reserve.close()
         try:

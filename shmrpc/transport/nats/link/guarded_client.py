@@ -3,7 +3,7 @@
 Every user who may publish to a subject of this process chooses the headers and the reply subject of a message. nats-py
 fails on some of them, and then stops reading: on a header without fields, a reply subject that is not UTF-8, or one
 with a vertical tab. docs/upstream.md has the report. This parser therefore passes on only what is used here; of
-headers, only the status by which NATS reports a subject without subscribers.
+headers, only the status that reports a subject without subscribers.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def parser_class() -> type[Any]:
             self.state = module.AWAITING_MSG_PAYLOAD
 
         async def _take_message(self) -> None:
+            """Pass on the message whose bytes are complete."""
             header = bytes(self.buf[: self.header_needed])
             data = bytes(self.buf[self.header_needed : self.needed])
             del self.buf[: self.needed + len(_END)]
@@ -99,9 +100,9 @@ def parser_class() -> type[Any]:
 
 def make_client() -> Any:
     """Create a client of NATS with the robust parser."""
-    made = importlib.import_module("nats").NATS()
-    made._ps = parser_class()(made)
-    return made
+    client = importlib.import_module("nats").NATS()
+    client._ps = parser_class()(client)
+    return client
 
 
 def is_undelivered(message: Any) -> bool:

@@ -15,7 +15,7 @@ _SHORTEST_PAUSE: Final = 1 / 40
 
 
 class Heartbeats:
-    """Checks all connections of a link regularly, from :meth:`begin` to :meth:`stop`."""
+    """Regular checks of all connections of a link, from :meth:`begin` to :meth:`stop`."""
 
     def __init__(
         self, pipes: set[Pipe], heartbeat: float, budget: WindowBudget, loop: asyncio.AbstractEventLoop
@@ -43,13 +43,14 @@ class Heartbeats:
             self._timer.cancel()
 
     def describe_loop_stall(self) -> str:
-        """Return a clause about a recent stall of the event loop; "" if there was none."""
+        """Return a clause for a message that reports a recent stall of the event loop; "" if there was none."""
         when, seconds = self._last_stall
         if when and time.monotonic() - when < self._heartbeat:
-            return f"; the loop of this process stood still for {seconds:.2g} s, and may have been given up for that"
+            return f"; the event loop of this process was blocked for {seconds:.2g} s, which may be the reason"
         return ""
 
     def _check_pipes(self) -> None:
+        """Send due heartbeats, end pipes with silent peers, and schedule the next check."""
         now = time.monotonic()
         late, due = now - self._due, now + self._heartbeat * BEAT_FRACTION
         if late > self._heartbeat / 2:
@@ -57,32 +58,30 @@ class Heartbeats:
         for pipe in list(self._pipes):
             if not pipe.peer:
                 continue
-            if (
-                late > self._heartbeat / 4
-            ):  # This loop was blocked, and has not read the messages that arrived meanwhile.
+            # This loop was blocked, and has not read the messages that arrived meanwhile.
+            if late > self._heartbeat / 4:
                 pipe.last_received += late
-            given_up, to_beat = (
-                pipe.last_received + pipe.heartbeat * SILENCE_FRACTION,
-                pipe.last_sent + pipe.heartbeat * BEAT_FRACTION,
-            )
-            if now >= given_up:
+            silence_end = pipe.last_received + pipe.heartbeat * SILENCE_FRACTION
+            next_beat = pipe.last_sent + pipe.heartbeat * BEAT_FRACTION
+            if now >= silence_end:
                 _end_silent(pipe, now - pipe.last_received)
                 continue
-            if now >= to_beat:
+            if now >= next_beat:
                 pipe.send_heartbeat()
-                to_beat = now + pipe.heartbeat * BEAT_FRACTION
+                next_beat = now + pipe.heartbeat * BEAT_FRACTION
             elif self._budget.is_short:
                 pipe.shrink_window()
-            due = min(due, given_up, to_beat)
+            due = min(due, silence_end, next_beat)
         self._due = max(due, now + self._heartbeat * _SHORTEST_PAUSE)
         if not self._is_stopped:
             self._timer = self._loop.call_later(self._due - now, self._check_pipes)
 
 
 def _end_silent(pipe: Pipe, silence: float) -> None:
+    """End the connection of a pipe whose peer has been silent for ``silence`` seconds."""
     if pipe.is_closing:
         pipe.discard()
         return
-    words = f"{pipe.peer_description} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
-    why = "its host or the way there is down, it is stopped, or something holds its loop"
-    pipe.end(ConnectionLost(f"{words}: {why}"))
+    reason = f"{pipe.peer_description} has said nothing for {silence:.2g} s (heartbeat={pipe.heartbeat:g})"
+    causes = "its host or the network is down, it is stopped, or its event loop is blocked"
+    pipe.end(ConnectionLost(f"{reason}: {causes}"))

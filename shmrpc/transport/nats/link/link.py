@@ -1,7 +1,7 @@
-"""A process's connection to NATS: one for each event loop and address, shared by clients and servers.
+"""Link: a process's connection to NATS, one for each event loop and address, shared by clients and servers.
 
 A broken link is not repaired: its connections end, and their users acquire a new link. A message that NATS's client
-kept to send later might be executed long after its caller got an error.
+kept for later might be executed long after its caller got an error.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from shmrpc.errors import ConnectionLost, ServiceUnavailable
 from shmrpc.transport.nats import subjects, tls
 from shmrpc.transport.nats.address import NatsAddress
 from shmrpc.transport.nats.link import guarded_client
+from shmrpc.transport.nats.link.dispatcher import Dispatcher, OnMessage
 from shmrpc.transport.nats.link.heartbeats import Heartbeats
 from shmrpc.transport.nats.link.link_errors import CONNECT_TIMEOUT, LinkErrors, error_text
-from shmrpc.transport.nats.messages import PROOF
-from shmrpc.transport.nats.pipe.pipe import HEADER_RESERVE, MAX_PIECE, Pipe
+from shmrpc.transport.nats.pipe.pipe import MAX_PIECE, Pipe
+from shmrpc.transport.nats.pipe.send_queue import HEADER_RESERVE
 from shmrpc.transport.nats.pipe.window_budget import WindowBudget
-from shmrpc.transport.queued_inbox import ScheduledDelivery
 
 logger = logging.getLogger("shmrpc.nats")
 
@@ -37,22 +37,17 @@ _FLUSH_TIMEOUT: Final = 2.0
 _CLOSE_TIMEOUT: Final = 1.0
 #: The same for a link that was never open, because a failed TLS handshake never ends.
 _CLOSE_TIMEOUT_UNOPENED: Final = 0.1
-#: Handles a message, given its data and the subject for replies.
-OnMessage = Callable[[bytes, str], None]
-#: Handles a message; the last argument is True if NATS reports by it that another one has reached no subscriber.
-_Receiver = Callable[[bytes, str, bool], None]
-
 _links: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[NatsAddress, Link]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class NatsMisconfigured(ServiceUnavailable):
-    """The error for a login or option of this side that cannot work, so that trying again is useless."""
+    """Error for a login or option of this side that cannot work, so that trying again is useless."""
 
 
 async def acquire(address: NatsAddress, timeout: float | None = None) -> Link:
-    """Return the event loop's link to an address, created on first use. To be released by :meth:`Link.release`.
+    """Return the event loop's link to an address, created on first use. The caller must call :meth:`Link.release`.
 
     Raises ServiceUnavailable if NATS cannot be reached, refuses access, or takes longer than ``timeout`` seconds;
     NatsMisconfigured for a mistake on this side.
@@ -64,7 +59,7 @@ async def acquire(address: NatsAddress, timeout: float | None = None) -> Link:
     link.users += 1
     try:
         async with asyncio.timeout(timeout):
-            await link.opened()
+            await link.wait_open()
     except BaseException as error:
         link.release()
         await link.wait_closed()
@@ -84,13 +79,14 @@ def import_nats() -> Any:
 
 
 class Link:
-    """A connection to NATS, and the pipes that go through it."""
+    """Connection to NATS, and the pipes that go through it."""
 
     def __init__(self, address: NatsAddress, links: dict[NatsAddress, Link]) -> None:
         self._address = address
         self._links = links
         self._loop = asyncio.get_running_loop()
         self.heartbeat = address.heartbeat
+        #: Number of callers of :func:`acquire` and of pipes that have not released the link.
         self.users = 0
         #: Maximum bytes of a large frame in one message.
         self.piece = MAX_PIECE
@@ -99,17 +95,16 @@ class Link:
         self.is_open = False
         #: Called when the link breaks.
         self.on_lost: set[Callable[[], None]] = set()
-        #: Called after received messages were delivered, in the same iteration of the loop.
-        self.on_delivered: set[Callable[[], None]] = set()
         #: Distributes the bytes that may be in flight to this process.
         self.budget = WindowBudget()
-        self._prefix = subjects.link(address.inbox, secrets.token_urlsafe(12))
+        self._prefix = subjects.link_prefix(address.inbox, secrets.token_urlsafe(12))
+        self._dispatcher = Dispatcher(self._prefix, self.publish)
+        self.open_inbox, self.close_inbox = self._dispatcher.open_inbox, self._dispatcher.close_inbox
+        #: Called after received messages were delivered, in the same iteration of the loop.
+        self.on_delivered = self._dispatcher.on_delivered
         self._pipes: set[Pipe] = set()
         self._heartbeats = Heartbeats(self._pipes, self.heartbeat, self.budget, self._loop)
         self.describe_loop_stall = self._heartbeats.describe_loop_stall
-        self._inboxes: dict[str, OnMessage] = {}
-        #: Receivers of messages, by the last token of the subject.
-        self._receivers: dict[str, _Receiver] = {}
         self._nats: Any = None
         #: Errors of NATS's client.
         self.errors = LinkErrors(str(address))
@@ -118,8 +113,6 @@ class Link:
         self._flushing: set[asyncio.Future[bool]] = set()
         #: TLS context that ensures the use of TLS; None if it was not requested.
         self._tls: tls.Context | None = None
-        self._received: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._delivery = ScheduledDelivery(self._deliver)
         self._sending_pipes: deque[Pipe] = deque()
         self._outbox: deque[tuple[str, bytes, str]] = deque()
         self._has_work = asyncio.Event()
@@ -132,11 +125,12 @@ class Link:
     def __str__(self) -> str:
         return str(self._address)
 
-    async def opened(self) -> None:
-        """Wait until the link is connected."""
+    async def wait_open(self) -> None:
+        """Wait until the link is connected. Raises ServiceUnavailable; NatsMisconfigured for a mistake on this side."""
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
+        """Connect to NATS, subscribe to the link's subjects, and start to send. Raises as :meth:`wait_open`."""
         client = import_nats()
         errors = (OSError, TimeoutError, client.errors.Error)
         try:
@@ -164,7 +158,7 @@ class Link:
             )
             if self._tls is not None and not self._tls.has_begun:
                 raise tls.NoTls
-            await nats.subscribe(f"{self._prefix}.*", cb=self._on_message)
+            await nats.subscribe(f"{self._prefix}.*", cb=self._dispatcher.on_message)
         except errors as error:
             self._forget()
             await self._close_nats()
@@ -180,7 +174,7 @@ class Link:
             await self._close_nats()
             least = 3 * HEADER_RESERVE
             raise ServiceUnavailable(
-                f"NATS at {self} takes {nats.max_payload} bytes in a message, and {least} are needed: raise its "
+                f"NATS at {self} accepts {nats.max_payload} bytes in a message, {least} are needed: raise its "
                 "max_payload"
             )
         self.is_open = True
@@ -188,10 +182,12 @@ class Link:
         self._heartbeats.begin()
 
     def _forget(self) -> None:
+        """Have the next caller of :func:`acquire` create a new link."""
         if self._links.get(self._address) is self:
             del self._links[self._address]
 
     async def _on_error(self, error: Exception) -> None:
+        """Record an error that NATS's client reports, and end flush() calls that it concerns."""
         if not self.errors.record(error, is_open=self.is_open):
             return
         if not self.is_open and self._tls is not None:
@@ -202,67 +198,47 @@ class Link:
                     flushed.set_result(False)
 
     async def _on_closed(self) -> None:
+        """Handle the end of NATS's client."""
         self._lose(self.errors.recent_error())
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
-        """Return the subjects of a pipe and of its notices. The pipe uses the link until it is removed."""
+        """Register a pipe, which uses the link until it is removed; return its subject, and that of its notices."""
         self.users += 1
         self._pipes.add(pipe)
+        open_end = self._dispatcher.open_end
         return (
-            self._open_end(lambda data, _, is_undelivered: None if is_undelivered else pipe.receive(data)),
-            self._open_end(lambda data, _, is_undelivered: pipe.receive_notice(data, is_undelivered=is_undelivered)),
+            open_end(lambda data, _, is_undelivered: None if is_undelivered else pipe.receive(data)),
+            open_end(lambda data, _, is_undelivered: pipe.receive_notice(data, is_undelivered=is_undelivered)),
         )
-
-    def _open_end(self, take: _Receiver) -> str:
-        """Return an unguessable subject, whose messages are passed to ``take``."""
-        end = subjects.end()
-        self._receivers[end] = take
-        return f"{self._prefix}.{end}"
-
-    def open_inbox(self, take: OnMessage) -> str:
-        """Return a subject whose messages are passed to ``take``; empty data means that a message was not delivered."""
-        subject = self._open_end(
-            lambda data, sender, is_undelivered: take(data, sender) if data or is_undelivered else None
-        )
-        self._inboxes[subject] = take
-        return subject
-
-    def close_inbox(self, subject: str) -> None:
-        """Stop receiving messages of a subject."""
-        del self._inboxes[subject]
-        self._close_end(subject)
-
-    def _close_end(self, subject: str) -> None:
-        del self._receivers[subject.rpartition(".")[2]]
 
     def remove(self, pipe: Pipe) -> None:
         """Unregister a closed pipe, and release its use of the link."""
         self._pipes.discard(pipe)
-        self._close_end(pipe.subject)
-        self._close_end(pipe.notices)
+        self._dispatcher.close_end(pipe.subject)
+        self._dispatcher.close_end(pipe.notices)
         self.release()
 
     def schedule_send(self, pipe: Pipe) -> None:
-        """Schedule the messages of a pipe."""
+        """Have the messages of a pipe sent soon."""
         if not pipe.is_queued:
             pipe.is_queued = True
             self._sending_pipes.append(pipe)
         self._has_work.set()
 
-    def publish(self, subject: str, data: bytes, answers: str = "") -> None:
-        """Send a message outside of any connection. ``answers``: subject for replies."""
-        self._outbox.append((subject, data, answers))
+    def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Send a message outside of any connection. ``reply``: subject for replies."""
+        self._outbox.append((subject, data, reply))
         self._has_work.set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a short coroutine in a task that is never cancelled, which could break NATS's client."""
+        """Run a short coroutine in a task that is never cancelled: cancelling could break NATS's client."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _write(self) -> None:
-        """Send scheduled messages, those of one iteration of the loop together."""
+        """Send scheduled messages until the link ends, those of one iteration of the loop together."""
         publish, outbox, sending_pipes = self._nats.publish, self._outbox, self._sending_pipes
         errors = importlib.import_module("nats.errors")
         try:
@@ -279,43 +255,21 @@ class Link:
                     message = pipe.next_message()
                     if message is not None:
                         await publish(pipe.peer, message, pipe.notices)
-                        pipe.sent()
+                        pipe.on_sent()
                         if pipe.has_more:
                             self.schedule_send(pipe)
                             await asyncio.sleep(0)  # Sends the present messages meanwhile.
         except (errors.Error, OSError) as error:
             self._lose(f": {error_text(error)}")
 
-    async def _on_message(self, message: Any) -> None:
-        # NATS's client waits for this callback before the next message: only queue the message here.
-        end = message.subject.rpartition(".")[2]
-        self._received.append((self._take, (end, message.data, message.reply, guarded_client.is_undelivered(message))))
-        self._delivery.schedule()
-
-    def _take(self, end: str, data: bytes, sender: str, is_undelivered: bool) -> None:
-        take = self._receivers.get(end)
-        if take is not None:
-            take(data, sender, is_undelivered)
-        elif len(data) > PROOF and subjects.is_end(sender):
-            self.publish(sender, data[:PROOF])  # The connection is gone: tell its peer.
-
-    def _deliver(self) -> None:
-        try:
-            while self._received:
-                take, message = self._received.popleft()
-                take(*message)
-            for tell in list(self.on_delivered):
-                tell()
-        finally:
-            if self._received:
-                self._delivery.schedule()
-
     async def subscribe(self, subject: str, take: OnMessage, group: str = "") -> Any:
-        """Pass the messages of a subject to ``take``; return the subscription. Raises ConnectionLost."""
+        """Pass the messages of a subject to ``take``; return the subscription. ``group``: queue group.
+
+        Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
+        """
 
         async def on_message(message: Any) -> None:
-            self._received.append((take, (message.data, message.reply)))
-            self._delivery.schedule()
+            self._dispatcher.queue(take, message.data, message.reply)
 
         errors = importlib.import_module("nats.errors")
         began = time.monotonic()
@@ -324,40 +278,40 @@ class Link:
         except (errors.Error, OSError) as error:
             raise ConnectionLost(f"the connection to NATS at {self} broke: {error_text(error)}") from None
         if not await self.flush() or self.errors.mentions(f'"{subject}"', began):
-            why = self.errors.recent_error().removeprefix(": ") or "it may not be permitted to publish to shmrpc.to.>"
-            raise ConnectionLost(f"NATS at {self} does not bring us what is sent to {subject!r}: {why}")
+            reason = self.errors.recent_error().removeprefix(": ") or "publishing to shmrpc.to.> may not be permitted"
+            raise ConnectionLost(f"NATS at {self} does not deliver messages to {subject!r}: {reason}")
         return subscription
 
     async def flush(self) -> bool:
         """Wait until NATS has processed all sent messages, and its replies have arrived. Returns False if it has not.
 
-        Sends a message of this process to itself. The flush() of NATS's client breaks when its caller is cancelled or
-        times out. Returns False at once if NATS reports an error meanwhile.
+        The link sends a message to itself, because the flush() of NATS's client breaks when its caller is cancelled or
+        times out. Returns False at once if NATS does not permit that message.
         """
-        back: asyncio.Future[bool] = self._loop.create_future()
+        arrived: asyncio.Future[bool] = self._loop.create_future()
 
         def take(data: bytes, _: str) -> None:
-            if not back.done():
-                back.set_result(True)
+            if not arrived.done():
+                arrived.set_result(True)
 
         inbox = self.open_inbox(take)
-        self._flushing.add(back)
+        self._flushing.add(arrived)
         try:
             if self.is_open:
                 self.publish(inbox, b"?")
-                await asyncio.wait([back], timeout=_FLUSH_TIMEOUT)
-            return back.done() and back.result() and self.is_open
+                await asyncio.wait([arrived], timeout=_FLUSH_TIMEOUT)
+            return arrived.done() and arrived.result() and self.is_open
         finally:
-            self._flushing.discard(back)
+            self._flushing.discard(arrived)
             self.close_inbox(inbox)
 
     def _lose(self, how: str) -> None:
-        """Handle the loss of the connection to NATS: end all pipes."""
+        """End all pipes, because the connection to NATS is lost. ``how``: reason after a colon, or ""."""
         if not self.is_open:
             return
         reason = (
-            f"the connection to NATS at {self} broke{how}; NATS was stopped, or cannot be reached, or has cut this "
-            "process off since it read too slowly (a slow consumer): its log says which"
+            f"the connection to NATS at {self} broke{how}; NATS was stopped, cannot be reached, or has disconnected a "
+            "slow consumer: see the log of NATS"
         )
         logger.warning("%s", reason)
         self.is_open = False
@@ -366,10 +320,9 @@ class Link:
         for pipe in list(self._pipes):
             pipe.end(ConnectionLost(reason))
             pipe.discard()
-        for inbox in list(self._inboxes.values()):
-            inbox(b"", "")
-        for tell in list(self.on_lost):
-            tell()
+        self._dispatcher.end_inboxes()
+        for callback in list(self.on_lost):
+            callback()
 
     def release(self) -> None:
         """Release a use of the link. The last one closes it."""
@@ -380,6 +333,7 @@ class Link:
                 self._closing = self._loop.create_task(self._close())
 
     async def _close(self) -> None:
+        """Send the last messages, and close the connection to NATS."""
         if not self._opening.done():
             self._opening.cancel()
             await asyncio.wait([self._opening])
@@ -393,12 +347,12 @@ class Link:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
-        for inbox in list(self._inboxes.values()):
-            inbox(b"", "")
-        self._delivery.cancel()
+        self._dispatcher.end_inboxes()
+        self._dispatcher.cancel()
         await self._close_nats()
 
     async def _close_nats(self) -> None:
+        """Close NATS's client, within a time limit."""
         if self._nats is not None and not self._nats.is_closed:
             # AssertionError: it never began to connect. After a failed TLS handshake close() would wait forever.
             with contextlib.suppress(AssertionError, TimeoutError):

@@ -23,14 +23,14 @@ _NO_ANSWER: Final = (
 
 
 class NatsTimeout(ServiceUnavailable):
-    """NATS has not answered in time."""
+    """Error for a NATS that has not answered in time."""
 
 
 class LinkErrors:
-    """The errors of one link."""
+    """Recent errors of one link, and texts about them."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, address: str) -> None:
+        self._address = address
         #: Client of NATS; None until it is created.
         self.client: Any = None
         #: Text and time of the last error.
@@ -41,31 +41,34 @@ class LinkErrors:
         self.status_refusal = ""
 
     def record(self, error: Exception, *, is_open: bool) -> bool:
-        """Record an error, and log it if the link is open. Returns False for an error that needs no permission."""
+        """Record an error, and log it if the link is open.
+
+        Returns False, and does neither, if NATS only refuses a request for status, for which permission is optional.
+        """
         if is_open and f'"{subjects.STATUS}"' in str(error) and "publish" in str(error).lower():
-            logger.debug("NATS at %s: %s", self._place, error)  # Optional requests do not require permission.
+            logger.debug("NATS at %s: %s", self._address, error)  # Optional requests do not require permission.
             self.status_refusal = error_text(error)
             return False
         has_no_answer = isinstance(error, TimeoutError) and not is_open
         self.last, self._when = _NO_ANSWER if has_no_answer else error_text(error), time.monotonic()
         if is_open:  # A peer may repeatedly name subjects that are not permitted.
             kind = type(error), self.last.partition('"')[0]
-            logger.log(self._refusals.level_for(kind, logging.WARNING), "NATS at %s: %s", self._place, self.last)
+            logger.log(self._refusals.level_for(kind, logging.WARNING), "NATS at %s: %s", self._address, self.last)
         return True
 
     def mentions(self, text: str, since: float = -1.0) -> bool:
-        """Return True if the last error contains ``text``, ignoring case, and occurred after ``since``."""
+        """Return True if the last error contains ``text``, ignoring case, and occurred after the time ``since``."""
         return self._when > since and text.lower() in self.last.lower()
 
     def recent_error(self) -> str:
-        """Return a recent error of NATS's client behind a colon; "" if there is none."""
+        """Return a recent error of NATS's client after a colon; "" if there is none."""
         last = self.client.last_error
         if self.last and time.monotonic() - self._when < 5:
             return f": {self.last}"
         return f": {error_text(last)}" if last is not None else ""
 
     def explain_failure(self, error: BaseException) -> str:
-        """Return the reason why there is no connection, and a remedy."""
+        """Return the reason why connecting failed, with a remedy if one is known."""
         text = (self.last or _NO_ANSWER) if isinstance(error, TimeoutError) else error_text(error)
         if self.last and self.last not in text:
             text = self.last if text == _NO_SERVERS else f"{text} ({self.last})"
@@ -78,17 +81,17 @@ class LinkErrors:
     def timeout_error(self, late: TimeoutError) -> ServiceUnavailable:
         """Return the error for a link that did not open in time."""
         if not self.last:
-            return NatsTimeout(f"NATS at {self._place} does not answer")
-        return ServiceUnavailable(f"cannot reach NATS at {self._place}: {self.explain_failure(late)}")
+            return NatsTimeout(f"NATS at {self._address} does not answer")
+        return ServiceUnavailable(f"cannot reach NATS at {self._address}: {self.explain_failure(late)}")
 
     def describe_loss(self) -> str:
         """Return the probable reason for lost messages."""
         return (self.recent_error() or ": ").removeprefix(": ") or (
-            "this process, or the way to it, is too slow for what it is sent (a slow consumer), or NATS was restarted"
+            "this process or its network is too slow (a slow consumer), or NATS was restarted"
         )
 
     def recent_refusal(self) -> str:
-        """Return a very recent refusal of NATS behind a colon; "" if there is none."""
+        """Return an error of the last two seconds, such as a refusal, after a colon; "" if there is none."""
         return self.recent_error() if time.monotonic() - self._when < 2 else ""
 
 

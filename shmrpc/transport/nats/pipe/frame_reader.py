@@ -1,4 +1,4 @@
-"""Decodes frames from the bytes of messages."""
+"""Decoding of frames from the bytes of messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FrameLimits(msgspec.Struct, frozen=True):
 
 
 class FrameReader:
-    """Decodes the frames of one direction, which may arrive in parts."""
+    """Decoder of the frames of one direction, which may arrive in parts."""
 
     def __init__(self, limits: FrameLimits, deliver: Deliver) -> None:
         self.limits = limits
@@ -40,7 +40,9 @@ class FrameReader:
         self._partial: PartialFrame | None = None
 
     def read(self, data: bytes, at: int, clock: int) -> None:
-        """Deliver the frames, or the parts of one, in a message from position ``at`` on.
+        """Deliver the frames that a message completes. The bytes of frames begin at position ``at``.
+
+        ``clock``: the sender's clock in nanoseconds.
 
         Raises RemoteProtocolError or struct.error for invalid data.
         """
@@ -68,9 +70,9 @@ class FrameReader:
                 return
 
     def _deliver_complete(self, clock: int) -> bool:
-        """Deliver the partial frame if it is complete. Returns True to continue reading."""
+        """Deliver the partial frame if it is complete. Returns False to stop reading."""
         partial = self._partial
-        if partial is None or not partial.is_whole:
+        if partial is None or not partial.is_complete:
             return True
         self._partial = None
         return self._deliver(partial.opcode, partial.call_id, partial.body(), clock)

@@ -9,7 +9,7 @@ from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError
 from shmrpc.wire.codec import Body
 
-#: Bytes from which on a part is kept within its message. Smaller parts are copied, because objects take memory, too.
+#: Minimum bytes of a part that is kept within its message. Smaller parts are copied, because objects take memory, too.
 _LARGE: Final = 16 << 10
 
 
@@ -22,19 +22,21 @@ class PartialFrame:
         self._sizes = [8 * count, size]
         #: Received bytes of each section. Large parts refer to their messages, and are copied once at the end.
         self._parts: list[list[memoryview | bytearray]] = [[], []]
-        self._place = 0
+        #: Index of the section that is being received, and its missing bytes.
+        self._section = 0
         self._missing = 8 * count
         self._resume()
 
     def _resume(self) -> None:
         """Advance to the next incomplete section."""
-        while not self._missing and self._place < len(self._sizes):
-            if not self._place:
+        while not self._missing and self._section < len(self._sizes):
+            if not self._section:
                 self._read_sizes()
-            self._place += 1
-            self._missing = self._sizes[self._place] if self._place < len(self._sizes) else 0
+            self._section += 1
+            self._missing = self._sizes[self._section] if self._section < len(self._sizes) else 0
 
     def _read_sizes(self) -> None:
+        """Add a section for each buffer. Raises RemoteProtocolError for too large buffers."""
         table = b"".join(self._parts[0])
         sizes = struct.unpack(f"<{len(table) // 8}Q", table)
         if sum(sizes) > self._max_memory:
@@ -43,23 +45,24 @@ class PartialFrame:
         self._parts += ([] for _ in sizes)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True once the frame is complete."""
-        return self._place == len(self._sizes)
+        return self._section == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:
         """Take bytes of the frame; return their number. Raises RemoteProtocolError for too large buffers."""
         used = 0
-        while used < len(data) and not self.is_whole:
+        while used < len(data) and not self.is_complete:
             step = min(self._missing, len(data) - used)
-            self._keep(data[used : used + step])
+            self._append(data[used : used + step])
             self._missing -= step
             used += step
             self._resume()
         return used
 
-    def _keep(self, data: memoryview) -> None:
-        parts = self._parts[self._place]
+    def _append(self, data: memoryview) -> None:
+        """Add bytes to the current section."""
+        parts = self._parts[self._section]
         if len(data) >= _LARGE:
             parts.append(data)
         elif parts and isinstance(parts[-1], bytearray):

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Bytes of extra credit of one stream for each second of round-trip time, and at most.
-_EXTRA: Final = 64 << 20
-MOST_EXTRA: Final = 4 << 20
+#: Bytes of extra credit of one stream: for each second of round-trip time, and the maximum.
+_EXTRA_PER_SECOND: Final = 64 << 20
+MAX_EXTRA: Final = 4 << 20
 #: Weight of a longer round trip in the average, because the message may have been delayed by others.
 _LONGER: Final = 1 / 8
 
 
 class RoundTrip:
-    """The time in seconds from sending a message to its acknowledgement."""
+    """Average time from sending a message to its acknowledgement."""
 
     def __init__(self) -> None:
+        #: The average in seconds; 0 before the first acknowledgement.
         self.seconds = 0.0
         #: Number of the message being timed, and the time when it was sent.
         self._timed = (0, 0.0)
 
     def begin(self, number: int, acknowledged: int, when: float) -> None:
-        """Time this message, unless another one is being timed."""
+        """Time a message, unless another one is being timed.
+
+        ``number``: number of the message. ``acknowledged``: number of messages that the peer has acknowledged.
+        ``when``: time of sending.
+        """
         if self._timed[0] <= acknowledged:
             self._timed = number, when
 
     def end(self, before: int, taken: int, now: float) -> None:
-        """Record that messages after ``before`` and up to ``taken`` have arrived."""
+        """Record that the peer has acknowledged the messages after ``before`` and up to ``taken`` by ``now``."""
         number, when = self._timed
         if before < number <= taken:
             took = now - when
@@ -34,4 +39,4 @@ class RoundTrip:
 
     def extra_credit(self) -> int:
         """Return the bytes of credit for a stream beyond its first credit."""
-        return min(MOST_EXTRA, int(self.seconds * _EXTRA))
+        return min(MAX_EXTRA, int(self.seconds * _EXTRA_PER_SECOND))

@@ -78,7 +78,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         return self._pool._engine.workers.size
 
     def __repr__(self) -> str:
-        return self._pool._described("shmrpc.sync.pool", "shut down" if self._is_shut_down else "open")
+        return self._pool._describe("shmrpc.sync.pool", "shut down" if self._is_shut_down else "open")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         refuse_copy()
@@ -97,7 +97,8 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Have the function called in a worker; return its future.
 
-        Raises RuntimeError after :meth:`shutdown`, and in a forked child LocalProtocolError.
+        Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The future raises what the
+        task raises.
         """
         self._check_open()
         future: TaskFuture[Any] = TaskFuture()
@@ -116,13 +117,14 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         return future
 
     def _check_open(self) -> None:
+        """Raise RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child."""
         if self._owner_pid != os.getpid():
             raise LocalProtocolError(f"this pool was made in process {self._owner_pid}: make one in this process")
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _take_submitted(self) -> None:
-        """Submit the tasks to the pool. Runs in the loop."""
+        """Submit the tasks that threads have queued to the pool. Runs in the loop."""
         with self._lock:
             self._is_notified = False
         while self._submitted:
@@ -161,9 +163,11 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     ) -> Iterator[Any]:
         """Call the function with the items of each iterable, which are collected at once; yield the results in order.
 
-        Raises TimeoutError if the next result is not there ``timeout`` seconds after this call. ``chunksize`` has no
-        effect, and is accepted as in the standard library. ``on_progress``: see :meth:`shmrpc.Pool.map`; the pool's
-        thread calls it.
+        ``chunksize`` has no effect, and is accepted as in the standard library. ``on_progress``: see
+        :meth:`shmrpc.Pool.map`; the pool's thread calls it.
+
+        Raises as :meth:`submit` does. The iterator raises what the next task raises, which stops the other tasks, and
+        TimeoutError if the next result is missing ``timeout`` seconds after this call.
         """
         self._check_open()
         if chunksize < 1:
@@ -201,7 +205,10 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
                 self._call(results.close())
 
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
-        """Run a coroutine in the pool's loop; wait for its result and return it. Raises TimeoutError."""
+        """Run a coroutine in the pool's loop; wait for its result and return it.
+
+        Raises TimeoutError, and RuntimeError if the pool is shut down.
+        """
         if not self._loop_thread.is_alive():
             coroutine.close()
             raise RuntimeError("the pool is shut down")
@@ -239,9 +246,10 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         return self._call(stats())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new tasks, and end the workers once all tasks have ended; with ``wait``, wait for that. Idempotent.
+        """Refuse new tasks, and end the workers once all tasks have ended. Idempotent.
 
-        ``cancel_futures`` cancels the tasks that have not begun.
+        ``wait``: wait until the workers have ended. ``cancel_futures``: cancel the tasks that have not begun. Does
+        nothing in a forked child.
         """
         if self._owner_pid != os.getpid():
             return
@@ -253,7 +261,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
             _open.discard(self)
 
     def _finish(self, cancel_futures: bool) -> None:
-        """Let the loop's thread end after the last task. Runs in the loop."""
+        """End the loop's thread after the last task. Runs in the loop."""
         if cancel_futures:
             for future, *_ in self._submitted:
                 future.cancel()
@@ -270,10 +278,11 @@ class InlineBlockingPool(BlockingPool):
 
     @property
     def _max_workers(self) -> int:
+        """Return 1: this process runs all tasks."""
         return 1
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Call the function; return its future, which is done."""
+        """Call the function; return its future, which is done. Raises RuntimeError after :meth:`shutdown`."""
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
         return self._pool.submit(_call_here, function, *args, **kwargs)

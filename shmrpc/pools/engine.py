@@ -93,6 +93,7 @@ class PoolEngine:
         )
 
     def _requeue(self, source: TaskSource) -> None:
+        """Dispatch the chunks that were put back into a source."""
         self.dispatcher.add(source)
 
     def _on_fail(self, error: Exception) -> None:
@@ -109,7 +110,8 @@ class PoolEngine:
     async def open(self) -> None:
         """Start the workers, and wait until one is ready.
 
-        Raises PoolBroken if no worker can start, or what the initializer raised.
+        Raises PoolBroken if no worker can start, with what the initializer raised as its cause, and EncodeError for
+        arguments of the initializer that cannot be sent.
         """
         self.lifecycle.open()
         try:
@@ -141,7 +143,7 @@ class PoolEngine:
     async def close(self, *, is_patient: bool = False) -> None:
         """End all workers; tasks that wait or run fail. Idempotent.
 
-        ``is_patient``: let threads and children that tasks have left in the workers go on.
+        ``is_patient``: wait for the threads and children that tasks have left in the workers.
         """
         self.workers.is_patient = is_patient
         self.lifecycle.fail(LocalProtocolError("the pool is closed"))

@@ -22,7 +22,8 @@ class HandlerProcesses:
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the function in a process and return its result.
 
-        Raises RuntimeError if the process dies, or if the arguments or the result cannot be sent.
+        Raises what the function raises; RuntimeError if the process dies, or if the arguments or the result cannot be
+        sent; and LocalProtocolError after :meth:`close`.
         """
         try:
             opened = await self._open()
@@ -57,4 +58,5 @@ class HandlerProcesses:
 
 
 async def _open_pool() -> Pool:
+    """Open a pool with the default options, and return it."""
     return await pool()

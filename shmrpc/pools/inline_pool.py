@@ -22,9 +22,9 @@ class InlinePool(Pool):
         self._size, self._completed = size, 0
 
     def __repr__(self) -> str:
-        return self._described("shmrpc.pool", "open")
+        return self._describe("shmrpc.pool", "open")
 
-    def _described(self, maker: str, state: str) -> str:
+    def _describe(self, maker: str, state: str) -> str:
         return f"<{maker} within a worker, which runs its tasks itself, {state}>"
 
     async def __aenter__(self) -> Self:

@@ -46,7 +46,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def finish(self) -> None:
-        """Let the thread end after the last task. Call it in the loop."""
+        """End the thread after the last task. Call this method in the loop."""
         self._is_finishing.set()
 
     def join(self) -> bool:
@@ -61,7 +61,11 @@ class LoopThread:
         started: concurrent.futures.Future[asyncio.Task[None]],
         opened: concurrent.futures.Future[None],
     ) -> None:
-        """Run the event loop. The futures get its task, and None once the pool is open; or the error."""
+        """Run the event loop in this thread.
+
+        ``started`` gets the task that runs in the loop, and ``opened`` gets None once the pool is open. If the loop
+        cannot start, both get the error; if the pool cannot open, ``opened`` gets the error.
+        """
         main = self._main(started, opened)
         try:
             (run_in_greenlet if has_gevent() else uvloop.run)(main)
@@ -80,6 +84,7 @@ class LoopThread:
         started: concurrent.futures.Future[asyncio.Task[None]],
         opened: concurrent.futures.Future[None],
     ) -> None:
+        """Open the pool, wait for :meth:`finish` and the last task, and close the pool."""
         task = asyncio.current_task()
         assert task is not None
         started.set_result(task)
@@ -102,7 +107,7 @@ class LoopThread:
 
 
 def _cancel_start(started: concurrent.futures.Future[asyncio.Task[None]]) -> None:
-    """Cancel the start of a pool. Runs in any thread."""
+    """Cancel the task that starts a pool. Runs in any thread."""
     task = started.result()
     with contextlib.suppress(RuntimeError):  # The loop has ended.
         task.get_loop().call_soon_threadsafe(task.cancel)

@@ -32,7 +32,7 @@ class MapResults:
 
 
 class _ProgressReporter:
-    """The receiver of progress, which a reader of results may set."""
+    """The place where a reader of results sets the function that receives the progress."""
 
     #: Called with the number of tasks that have ended.
     report: ReportEnded | None = None
@@ -49,9 +49,10 @@ class AsyncMapResults:
     def __init__(self, pool: Pool, known: TaskFunction, columns: Sequence[Iterable[Any]]) -> None:
         self.source = _ProgressReporter()
         self._results = pool._map_async(known, columns, True, self.source.report_if_set)
-        self._next = self._start_next()
+        self._next = self._request_next()
 
-    def _start_next(self) -> asyncio.Future[Any]:
+    def _request_next(self) -> asyncio.Future[Any]:
+        """Return a future of the next result, which is ``_END`` after the last one."""
         return asyncio.ensure_future(anext(self._results, _END))
 
     async def read(self) -> list[Any] | None:
@@ -59,7 +60,7 @@ class AsyncMapResults:
         results = [await self._next]
         if results[0] is _END:
             return None
-        self._next = self._start_next()
+        self._next = self._request_next()
         return results
 
     async def close(self) -> None:

@@ -77,7 +77,8 @@ class Pool(AsyncioOnly):
     async def __aenter__(self) -> Self:
         """Start the workers, and wait until the first one is ready.
 
-        Raises PoolBroken if no worker can start, with the initializer's exception as its cause.
+        Raises PoolBroken if no worker can start, with the initializer's exception as its cause; EncodeError for
+        ``initargs`` that cannot be sent; LocalProtocolError if the pool was opened before.
         """
         if self._is_open:
             raise LocalProtocolError("this pool was opened before: create another one")
@@ -93,9 +94,10 @@ class Pool(AsyncioOnly):
     def __repr__(self) -> str:
         error = self._engine.lifecycle.closed_error
         state = "open" if error is None else "closed" if self._is_open else "not open"
-        return self._described("shmrpc.pool", "broken" if isinstance(error, PoolBroken) else state)
+        return self._describe("shmrpc.pool", "broken" if isinstance(error, PoolBroken) else state)
 
-    def _described(self, maker: str, state: str) -> str:
+    def _describe(self, maker: str, state: str) -> str:
+        """Return the text of ``repr()``. ``maker``: the function that makes such a pool."""
         size = self._engine.workers.size
         return f"<{maker} of {size} {'worker' if size == 1 else 'workers'}, {state}>"
 
@@ -120,7 +122,8 @@ class Pool(AsyncioOnly):
         killed.
 
         Raises what the function raises, with the worker's traceback as its cause; WorkerDied if the worker dies with
-        the task; EncodeError for arguments that cannot be sent; PoolBroken if no worker can be started any longer.
+        the task; EncodeError for arguments that cannot be sent; PoolBroken if workers can no longer be started;
+        LocalProtocolError if the pool is not open.
         """
         return self._engine.calls.run(function, args, kwargs)
 
@@ -131,9 +134,10 @@ class Pool(AsyncioOnly):
     @overload
     def submit(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> TaskFuture[_R]: ...
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Have the function called in a worker; return a future to await, which is one of ``concurrent.futures`` too.
+        """Have the function called in a worker; return a future, which coroutines await and threads wait for.
 
-        Raises the error with which the pool has closed. The future raises what the task raises.
+        Raises the error with which the pool has closed, and EncodeError for a function that cannot be sent. The future
+        raises what the task raises.
         """
         lifecycle = self._engine.lifecycle
         lifecycle.check_open()
@@ -211,15 +215,18 @@ class Pool(AsyncioOnly):
         ordered: bool = True,
         on_progress: OnProgress | None = None,
     ) -> AsyncGenerator[Any, None]:
-        """Call the function with the items of each iterable, as ``map()`` does; yield the results as they come.
+        """Call the function with the items of each iterable, as ``map()`` does; yield the results in order.
 
-        The iterables may be of any length: items are taken as long as there is room for their results. The pool
-        measures how many tasks to send at a time. ``ordered=False`` yields each result as soon as it is there. A task
-        that fails raises when its result is due, and stops the other tasks.
+        The iterables may be infinite: items are taken as long as there is room for their results. The pool measures
+        how many tasks to send at a time. ``ordered=False`` yields each result as soon as its task ends. A task that
+        fails raises when its result is due, and stops the other tasks.
 
         ``on_progress`` is called, while the results are read, with the number of tasks that have ended, and their
         total: the shortest length of the iterables that have one, else None. A text shows a progress bar of rich with
         that text.
+
+        Raises TypeError without an iterable, and for an asynchronous one. Reading raises the error with which the pool
+        has closed.
         """
         for each in iterables:
             if hasattr(each, "__aiter__"):
@@ -276,7 +283,7 @@ class Pool(AsyncioOnly):
             engine.dispatcher.remove(source)
 
     def _start_map(self, known: TaskFunction, iterables: Sequence[Iterable[Any]], *, ordered: bool) -> MapSource:
-        """Begin the tasks of a map; return their source."""
+        """Start the tasks of a map; return their source."""
         engine = self._engine
         max_unread = _MAX_UNREAD_CHUNKS * max(1, engine.workers.size)
         source = MapSource(known, iterables, ordered, max_unread, lambda: engine.dispatcher.add(source))
@@ -286,7 +293,7 @@ class Pool(AsyncioOnly):
     async def _map_async(
         self, known: TaskFunction, iterables: Sequence[Iterable[Any]], ordered: bool, report: ReportEnded | None
     ) -> AsyncGenerator[Any, None]:
-        """Map an async function, whose tasks run concurrently, as calls of their own."""
+        """Map an async function: its tasks are single calls, and run concurrently. Yield the results."""
         engine, calls = self._engine, zip(*iterables, strict=False)
         running: dict[asyncio.Task[Any], None] = {}
         ended = 0
@@ -318,7 +325,7 @@ class Pool(AsyncioOnly):
                 await asyncio.wait(running)
 
     async def broadcast(self, value: _R) -> _R:
-        """Write a value into memory that all workers share, and return the value as it lies there.
+        """Write a value into memory that all workers share, and return the value that is in this memory.
 
         Pass the returned value to tasks as an argument of its own, not within another one: workers map it, and nothing
         is sent or copied. Arrays, and values that consist of arrays, are read-only from then on; each worker makes one
@@ -335,14 +342,20 @@ class Pool(AsyncioOnly):
         return await asyncio.to_thread(self._engine.shared.share, list(values))
 
     async def do(self, source: str, /, *iterables: Iterable[Any]) -> list[Any]:
-        """Map a function given as source text, such as ``"lambda a, b: a + b"``; return the list of results."""
+        """Map a function given as source text, such as ``"lambda a, b: a + b"``; return the list of results.
+
+        Raises SyntaxError for invalid text, TypeError if the text is no function, and what :meth:`map` raises.
+        """
         function = eval(compile(source, "<do>", "eval"), {})
         if not callable(function):
             raise TypeError(f"do() expected the text of a function, such as 'lambda a, b: a + b', got {source!r}")
         return [result async for result in self.map(function, *iterables)]
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers. Surplus workers end after their present tasks."""
+        """Change the number of workers. Surplus workers end after their present tasks.
+
+        Raises ValueError or TypeError for an invalid number, and the error with which the pool has closed.
+        """
         self._engine.lifecycle.check_open()
         self._engine.workers.resize(check_worker_count(workers))
 
@@ -365,7 +378,7 @@ def refuse_copy() -> NoReturn:
 
 
 def check_worker_count(workers: int) -> int:
-    """Return the number of workers. Raises ValueError or TypeError for a number that no pool can have."""
+    """Return the number of workers as an int. Raises ValueError or TypeError unless it is from 1 to 4096."""
     count = check_whole("workers", workers, "a number of processes")
     if not 1 <= count <= 4096:
         raise ValueError(f"workers: expected 1 to 4096 processes, got {workers}")

@@ -16,8 +16,8 @@ ReportEnded = Callable[[int], object]
 def report_progress(on_progress: OnProgress, iterables: Iterable[Iterable[Any]]) -> Iterator[ReportEnded]:
     """Report the progress of a map of these iterables.
 
-    Yield a function that takes the number of tasks that have ended; at the end of the block all have. Raises
-    ImportError for a text if rich is not installed.
+    Yield a function to call with the number of tasks that have ended. At the end of the block the last number becomes
+    the total. Raises ImportError for a text if rich is not installed.
     """
     total, last = _shortest_length(iterables), 0
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The number of CPUs that this process may use."""
+"""The number of CPUs that this process may use, and how workers share them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _THREAD_VARIABLES: Final = (
 
 
 def thread_limits(workers: int) -> dict[str, str]:
-    """Return the variables by which numerical libraries of ``workers`` processes share the CPUs.
+    """Return environment variables with which the numerical libraries of ``workers`` processes share the CPUs.
 
-    Variables that this process has are left out.
+    Variables that are set in this process are left out.
     """
     share = str(max(1, usable_cpus() // workers))
     return {name: share for name in _THREAD_VARIABLES if name not in os.environ}

@@ -41,8 +41,8 @@ _MAX_PACKET: Final = 1 << 20
 def main() -> None:
     """Fork workers for the pool at the other end of the descriptor in the first argument.
 
-    The descriptor in the second argument is a pipe of the pool's process: its end ends this process, even while this
-    process imports the program.
+    The descriptor in the second argument is a pipe of the pool's process. When that process closes the pipe, the kernel
+    ends this process, even while it imports the program.
     """
     keep_standard_descriptors()
     control, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
@@ -54,7 +54,7 @@ def main() -> None:
     if not packet:  # The pool has ended.
         return
     setup = decode_setup(packet)
-    reason = _find_incompatibility(setup)
+    reason = _prepare_to_fork(setup)
     # If SIGCHLD were ignored, exit statuses would be lost. Workers get the handler back.
     sigchld_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control.send(encode(Compatible() if reason is None else Incompatible(reason)))
@@ -62,8 +62,11 @@ def main() -> None:
         ForkServer(control, lifeline, descriptors[0], setup, sigchld_handler).serve()
 
 
-def _find_incompatibility(setup: ForkServerSetup) -> str | None:
-    """Import the program if the setup requests it; return why this process cannot be a fork server, or None."""
+def _prepare_to_fork(setup: ForkServerSetup) -> str | None:
+    """Import the program if the setup requests that, and freeze the garbage collector.
+
+    Return None, or the reason for which this process cannot be a fork server.
+    """
     if (threads := _count_threads()) > 1:
         return f"it has {threads} threads as it begins"
     if setup.imports_program:
@@ -91,7 +94,7 @@ def _count_threads() -> int:
 
 
 def _open_descriptors() -> set[str]:
-    """Return a description of each open descriptor."""
+    """Return a description of each open descriptor, except those of /proc."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -116,7 +119,7 @@ class ForkServer:
         self._workers: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Serve until the pool ends. In a forked child, run the worker, and return at its end."""
+        """Serve until the pool ends. In a forked child, run the worker, and return when the worker ends."""
         while True:
             for descriptor, _ in self._poll.poll():
                 if descriptor == self._master:
@@ -134,7 +137,7 @@ class ForkServer:
                         return
 
     def _fork(self) -> bool:
-        """Fork, and report the worker to the pool; return True in this process, False in the child."""
+        """Fork, and report the worker, or the failure, to the pool; return True in this process, False in the child."""
         try:
             child = os.fork()
         except OSError as error:
@@ -161,7 +164,7 @@ class ForkServer:
         self._send(WorkerExited(child, os.waitstatus_to_exitcode(status)))
 
     def _run_child(self, worker_end: socket.socket, request: SpawnRequest) -> None:
-        """Drop what belongs to the fork server, in a child, and run the worker."""
+        """Drop, in a child, the state of the fork server, and run the worker."""
         # A process group in the fork server's session: if the fork server ends, the kernel also ends stopped workers.
         os.setpgid(0, 0)
         self._control.close()

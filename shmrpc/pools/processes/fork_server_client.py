@@ -30,15 +30,18 @@ _MAX_PACKET: Final = 1 << 16
 
 
 class ForkServerIncompatibleError(Exception):
-    """No fork server can be made of this program."""
+    """Error for a program of which no fork server can be made; its text is the reason."""
 
 
 class ForkServerLostError(Exception):
-    """The fork server has died, or does not answer."""
+    """Error for a fork server that has died or does not answer."""
 
 
 class ForkServerClient:
-    """A fork server, :mod:`shmrpc.pools.processes.fork_server`. Only one call of ``start`` and ``fork`` at a time."""
+    """A pool's connection to its fork server, :mod:`shmrpc.pools.processes.fork_server`.
+
+    The constructor starts the process. Only one thread at a time may call ``start`` or ``fork``.
+    """
 
     def __init__(self, environment: dict[str, str], lifeline: int, *, imports_program: bool) -> None:
         self._setup = ForkServerSetup(spawn_preparation(), imports_program)
@@ -55,7 +58,7 @@ class ForkServerClient:
         self.is_ready = False
 
     def start(self) -> None:
-        """Wait until the fork server can fork. Raises ForkServerIncompatibleError or ForkServerLostError."""
+        """Send the setup, and wait until the fork server can fork. Raises ForkServerIncompatibleError otherwise."""
         try:
             with own_pidfd() as master:
                 answer, _ = self._request(self._setup, master, None)
@@ -66,7 +69,10 @@ class ForkServerClient:
         self.is_ready = True
 
     def fork(self, request: SpawnRequest) -> SpawnedProcess:
-        """Have the server fork a worker. Raises ForkServerLostError, or OSError if the system allows no process."""
+        """Have the server fork a worker; return its process.
+
+        Raises ForkServerLostError, or OSError if the system allows no process.
+        """
         pool_end, worker_end = control_pair()
         with worker_end, contextlib.ExitStack() as stack:
             stack.callback(pool_end.close)
@@ -81,7 +87,10 @@ class ForkServerClient:
         return SpawnedProcess(pid, descriptors[0], pool_end, lambda: self._status_of(pid))
 
     def _request(self, message: Any, descriptor: int, timeout: float | None) -> tuple[Any, list[int]]:
-        """Send a message; return the answer and its descriptors. Raises ForkServerLostError after the timeout."""
+        """Send a message; return the answer and its descriptors.
+
+        Raises ForkServerLostError if the server has died, or after the timeout in seconds.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         with self._receiving:  # A thread that reads exit notices in between would drop the answer.
             try:
@@ -99,7 +108,10 @@ class ForkServerClient:
                     return answer, descriptors
 
     def _receive(self) -> tuple[Any, list[int]]:
-        """Receive a message and its descriptors, and record exit statuses; return None at the end of the connection."""
+        """Receive and return a message and its descriptors; record an exit status.
+
+        The message is None at the end of the connection.
+        """
         try:
             packet, descriptors, *_ = socket.recv_fds(self._control, _MAX_PACKET, 1)
         except OSError:
@@ -110,7 +122,7 @@ class ForkServerClient:
         return message, descriptors
 
     def _status_of(self, pid: int) -> int | None:
-        """Return the exit status of a worker, if a notice of it has arrived."""
+        """Receive the notices that have arrived; return the exit status of a worker, or None without a notice."""
         if self._receiving.acquire(blocking=False):
             try:
                 while self._control.fileno() >= 0 and wait_readable(self._control.fileno(), 0.0):
@@ -125,7 +137,7 @@ class ForkServerClient:
         self._process.kill()
 
     def wait_reaped(self) -> None:
-        """Wait a moment until the fork server has reaped its workers: no other process can."""
+        """Wait at most a second until the fork server has reaped its workers, which no other process can do."""
         end = time.monotonic() + _REAP_TIMEOUT
         with self._receiving:
             while None in self._statuses.values() and wait_readable(self._control.fileno(), end - time.monotonic()):

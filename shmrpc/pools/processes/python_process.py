@@ -20,9 +20,10 @@ _CODE: Final = (
 def start_python(
     module: str, function: str, descriptors: Sequence[int], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start Python with a function of this package.
+    """Start a Python process that calls a function of a module of this package; return the process.
 
     The process inherits the descriptors, whose numbers are its first arguments; the program's own arguments follow.
+    ``environment``: variables besides those of this process.
     """
     import subprocess  # Most programs have no pools.
     from multiprocessing.util import _args_from_interpreter_flags as interpreter_flags  # type: ignore[attr-defined]
@@ -54,7 +55,7 @@ def own_pidfd() -> Iterator[int]:
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a connection to a worker."""
+    """Return two connected sockets: the pool's end and the worker's end."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -17,7 +17,7 @@ _KILL_SECONDS: Final = 5.0
 
 
 class SpawnedProcess:
-    """The process of a worker. ``read_status`` returns its exit status, or None as long as that is not known."""
+    """The process of a worker. ``read_status`` returns its exit status, or None while the status is unknown."""
 
     def __init__(self, pid: int, pidfd: int, control: socket.socket, read_status: Callable[[], int | None]) -> None:
         self.pid = pid
@@ -49,7 +49,7 @@ class SpawnedProcess:
         return self.pidfd < 0 or wait_readable(self.pidfd, timeout)
 
     def status(self) -> int | None:
-        """Return the exit status, or the negative number of a signal; None while that is not known."""
+        """Return the exit status, or the negative number of a signal; None while neither is known."""
         return self.read_status() if self.has_ended() else None
 
     def wait(self, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""The start of workers: forked by a fork server, or by exec. No process and no socket of theirs has a name."""
+"""The start of workers: forked by a fork server, or by exec. Their sockets have no names."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class Spawner:
         self._is_closed = False
 
     def spawn(self, number: int) -> SpawnedProcess:
-        """Start a worker. Slow: call in a thread. Raises OSError if no process can be started, or after stop()."""
+        """Start a worker, and return its process. Slow: call in a thread.
+
+        Raises OSError if no process can be started, or after stop().
+        """
         request = self._settings.request_for(number)
         with self._lock:
             self._check_open()
@@ -87,6 +90,7 @@ class Spawner:
             return _spawn_by_exec(self._settings.environment, request, lifeline)
 
     def _check_open(self) -> None:
+        """Raise OSError after :meth:`stop`."""
         if self._is_closed:
             raise OSError("the pool is closed")
 
@@ -96,13 +100,13 @@ class Spawner:
             self._fork_server = None
 
     def stop(self) -> None:
-        """Start no more workers. A spawn() that waits for the program's import raises OSError."""
+        """Start no more workers: a spawn() that waits for the program's import raises OSError."""
         self._is_closed = True
         if (fork_server := self._fork_server) is not None and not fork_server.is_ready:
             fork_server.kill()
 
     def close(self) -> None:
-        """End the fork server, once it has reaped the workers, which have ended."""
+        """End the fork server, after it has reaped the workers. Call this method when all workers have ended."""
         self.stop()
         with self._lock:
             if self._fork_server is not None:
@@ -115,7 +119,7 @@ class Spawner:
 
 
 def _spawn_by_exec(environment: dict[str, str], request: SpawnRequest, lifeline: int) -> SpawnedProcess:
-    """Start a worker by exec."""
+    """Start a worker by exec, and return its process."""
     pool_end, worker_end = control_pair()
     with worker_end, contextlib.ExitStack() as stack:
         stack.callback(pool_end.close)
@@ -130,6 +134,6 @@ def _spawn_by_exec(environment: dict[str, str], request: SpawnRequest, lifeline:
 
 
 def _status_of(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit status of a child; None while it lives, or if this process ignores SIGCHLD and cannot know."""
+    """Return the exit status of a child; None while the child lives, or if this process ignores SIGCHLD."""
     status = process.poll()
     return None if status == 0 and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else status

@@ -53,7 +53,7 @@ class CallRunner:
     ) -> None:
         self._lifecycle, self._workers, self._scheduler, self._stealer = lifecycle, workers, scheduler, stealer
         self._functions, self._shared, self._retries = functions, shared, retries
-        # The containers that each call looks at.
+        # The containers that each call reads.
         self._idle, self._waiters, self._sources = scheduler.idle, scheduler.waiters, scheduler.sources
         #: True if a worker may have to retire after any task.
         self._limits_tasks = workers.options.max_tasks_per_child is not None
@@ -63,7 +63,11 @@ class CallRunner:
     async def run(
         self, function: Callable[..., Any] | TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run one task and return its result. Raises what the task raises, and WorkerDied if its worker dies."""
+        """Run one task and return its result.
+
+        Raises what the task raises; WorkerDied if its worker dies, after the retries; EncodeError for arguments that
+        cannot be sent; or the error with which the pool has closed.
+        """
         if self._lifecycle.closed_error is not None:
             raise self._lifecycle.closed_error
         known, args = self._functions.lookup(function, args)
@@ -158,7 +162,7 @@ class CallRunner:
             del future  # The traceback of its exception refers to this frame.
 
     def _on_submitted_done(self, future: TaskFuture[Any], task: asyncio.Task[None]) -> None:
-        """Cancel or fail the future of a task that was cancelled."""
+        """Forget a task that has ended. If it was cancelled, cancel its future, or fail it if the pool has closed."""
         self._lifecycle.calls.discard(task)
         if not future.done():  # The task was cancelled, perhaps before its first step.
             if self._lifecycle.closed_error is None:
@@ -167,7 +171,7 @@ class CallRunner:
                 future.set_exception(self._lifecycle.closed_error)
 
     async def _run_async(self, function: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a task of an async function in the worker that can begin it soonest."""
+        """Run a task of an async function in the worker that can begin it soonest. Raises as :meth:`run` does."""
         retries, unbegun_deaths = self._retries, 0
         task = asyncio.current_task()
         assert task is not None
@@ -194,7 +198,7 @@ class CallRunner:
                     continue
                 raise
             except ConnectionLost:
-                begun = worker.coroutines.has_begun(call)
+                begun = not worker.coroutines.take_back(call)
                 self._workers.replace(worker)
                 unbegun_deaths += not begun and not worker.kill_reason
                 if (begun and not retries) or unbegun_deaths >= MAX_WORKER_DEATHS:
@@ -217,5 +221,5 @@ class CallRunner:
 
 
 def _as_coroutine_error(error: BaseException, name: str) -> BaseException:
-    """Return an exception that a coroutine can raise for what a task raised."""
+    """Return the exception that a coroutine raises for what a task raised: StopIteration is wrapped."""
     return TaskStopIterationError(error, name) if isinstance(error, StopIteration) else error

@@ -1,4 +1,4 @@
-"""The dispatch of chunks to workers, and what becomes of the tasks of a chunk that fails."""
+"""The dispatch of chunks to workers, and the recovery of the tasks of a chunk that fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("shmrpc.pool")
 
 
 class _CorruptProgressError(Exception):
-    """Error for results of a worker that contradict the memory that it shares with its pool, which was overwritten."""
+    """Error for a worker whose results contradict the memory that it shares with its pool: the memory is corrupt."""
 
 
 class ChunkDispatcher:
@@ -50,7 +50,7 @@ class ChunkDispatcher:
         self.completed = 0
 
     def add(self, source: TaskSource) -> None:
-        """Add a source that has chunks, or has some again; fail it if the pool has closed."""
+        """Add a source that has chunks, and dispatch them; fail the source if the pool has closed."""
         if self._lifecycle.closed_error is not None:
             source.fail(self._lifecycle.closed_error)
             return
@@ -118,7 +118,7 @@ class ChunkDispatcher:
         return None
 
     async def _run_chunk(self, worker: RemoteWorker, slot: int, chunk: Chunk) -> None:
-        """Have a worker run a chunk, and deliver the results."""
+        """Have a worker run a chunk; deliver the results to its source; recover the tasks if the worker fails."""
         source, received = chunk.source, 0
         try:
             seconds: Any = None
@@ -183,7 +183,7 @@ class ChunkDispatcher:
     def _isolate_error(self, chunk: Chunk, received: int, begun: int, error: Exception) -> None:
         """Fail the task of a chunk that caused an error; requeue the others.
 
-        As long as the task is unknown, the chunk is split into halves.
+        If the task is not known, requeue the chunk in two halves, until the error comes from a chunk of one task.
         """
         source = chunk.source
         if begun > received or chunk.limit - received == 1:  # A task that has begun does not run again.

@@ -1,4 +1,4 @@
-"""Calls that wait for a worker, and the seats of coroutines in the memory that a pool shares with a worker."""
+"""Calls that workers have, and the seats of coroutines in the memory that a pool shares with a worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shmrpc import _core
 
 @dataclasses.dataclass(eq=False, slots=True)
 class PendingCall:
-    """A task of the pool's loop that waits for a worker, and that wakes if its work is taken back from the worker."""
+    """A task of the pool's loop that waits for a worker's answer, and that wakes if its work is taken back."""
 
     task: asyncio.Task[object] | None
     #: Seat of a coroutine.
@@ -70,27 +70,28 @@ class CoroutineSeats:
         self.count += 1
         return call
 
-    def has_begun(self, call: PendingCall) -> bool:
-        """Return True if the worker has begun a coroutine; otherwise take it back, so that it never begins."""
+    def take_back(self, call: PendingCall) -> bool:
+        """Take a coroutine back, so that it never begins; return False if the worker has begun it."""
         if not call.is_preempted:
             call.is_preempted = self._progress.take_coroutine(call.seat)
-        return not call.is_preempted
+        return call.is_preempted
 
     def release(self, call: PendingCall, *, answered: bool) -> bool:
-        """End a call, and free its seat unless the worker may still receive the coroutine.
+        """End a call, and free its seat, or quarantine the seat if the worker may still receive the coroutine.
 
-        Return True if the caller has to run :meth:`free_quarantined`.
+        ``answered``: True if the worker has sent a result. Return True if the caller has to run
+        :meth:`free_quarantined`.
         """
         call.finish()
         self.count -= 1
-        if answered or self.has_begun(call):
+        if answered or not self.take_back(call):
             self._free.append(call.seat)
             return False
         self._quarantined.append(call.seat)
         return len(self._quarantined) == 1
 
     async def free_quarantined(self, ping: Callable[[], Awaitable[object]]) -> None:
-        """Free the seats of coroutines that were taken back, each after the worker has answered a ``ping``.
+        """Free the quarantined seats, each after the worker has answered a ``ping``.
 
         The answer proves that the worker has received everything that was sent before.
         """

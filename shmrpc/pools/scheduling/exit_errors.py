@@ -14,7 +14,7 @@ MAX_WORKER_DEATHS: Final = 5
 
 
 def describe_exit(worker: RemoteWorker) -> str:
-    """Return how a worker has ended, as the predicate of a sentence."""
+    """Return a description of a worker's end, as the predicate of a sentence."""
     if worker.kill_reason:
         return worker.kill_reason
     status = worker.process.status()
@@ -48,7 +48,7 @@ def worker_died_error(worker: RemoteWorker, function: str, *, begun: bool) -> Wo
 
 
 def initializer_error(error: BaseException) -> Exception:
-    """Return an Exception for what an initializer raised: a SystemExit must not end the program."""
+    """Return what an initializer raised, wrapped unless it is an Exception: SystemExit must not end the program."""
     if isinstance(error, Exception):
         return error
     wrapped = LocalProtocolError(f"the initializer raised {error!r}")

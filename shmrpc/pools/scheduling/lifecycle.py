@@ -32,7 +32,7 @@ class PoolLifecycle:
         self._shutdowns: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Let calls begin, in the running event loop."""
+        """Accept calls, in the running event loop."""
         self.loop, self.closed_error = running_loop(), None
 
     def check_open(self) -> None:
@@ -41,7 +41,10 @@ class PoolLifecycle:
             raise self.closed_error
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
-        """Run a coroutine in the background until it ends, or the pool closes."""
+        """Run a coroutine in the background until it ends, or the pool closes; return its asyncio task.
+
+        An exception of the coroutine breaks the pool.
+        """
         task = self.loop.create_task(coroutine, name=name or None)
         self.background.add(task)
         task.add_done_callback(self._on_background_done)
@@ -54,7 +57,7 @@ class PoolLifecycle:
             self.fail(error if isinstance(error, Exception) else PoolBroken(f"the pool is broken: {error!r}"))
 
     def start_shutdown(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine to its end; closing the pool waits for it, and does not cancel it."""
+        """Start a coroutine, for which the closing of the pool waits; return its asyncio task."""
         task = self.loop.create_task(coroutine)
         self._shutdowns.add(task)
         task.add_done_callback(self._shutdowns.discard)

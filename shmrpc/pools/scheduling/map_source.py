@@ -95,7 +95,7 @@ class MapSource(TaskSource):
         return self._is_closed
 
     def close(self) -> None:
-        """Drop the chunks that were put back, and end the source: its reader has gone."""
+        """Drop the chunks that were put back, and make no more: the results have no reader left."""
         self._is_closed = self._is_exhausted = True
         self._returned.clear()
 

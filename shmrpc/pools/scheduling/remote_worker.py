@@ -80,14 +80,14 @@ class RemoteWorker:
         self._client = Client(reconnector, identity_codec(), CallOptions(timeout=math.inf), {})
 
     async def _dial(self, timeout: float | None, note: Any) -> Connection:
-        """Connect over the socket that the process has inherited."""
+        """Return a connection over the socket that the process has inherited. Ignores the reconnector's arguments."""
         self._connection = await shm_client.inherit(self.process.control, SERVICE, _OPTIONS)
         # Only the end of a chunk wakes the pool: waking it costs more than a short task.
         self._connection.polls_items = True
         return self._connection
 
     async def connect(self) -> None:
-        """Connect to the process. Raises ConnectionLost if the process has died."""
+        """Connect to the process, and set the methods that run tasks. Raises ConnectionLost if the process has died."""
         await self._client.__aenter__()
         self.run, self.run_named, self.run_timed = self._client.run, self._client.run_named, self._client.run_timed
         self.run_async, self.ping = self._client.run_async, self._client.ping
@@ -170,9 +170,9 @@ class RemoteWorker:
         return self.coroutines.has_unbegun() or not all(map(self.progress.count_begun, self.slots))
 
     async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:
-        """Have the worker run a chunk; yield batches of results, and after the last result the seconds it all took.
+        """Have the worker run a chunk; yield batches of results.
 
-        The reader of a batch clears the list once it has used the results.
+        The last batch ends with the duration of the chunk in seconds. The reader of a batch clears the list after use.
         """
         source = chunk.source
         await self.ensure_function_sent(source.function)
@@ -195,7 +195,10 @@ class RemoteWorker:
             yield results
 
     async def _run_long_task(self, slot: int, chunk: Chunk, item: Any) -> list[Any]:
-        """Run a chunk of one long task by a call, which costs less than a stream; return its result and seconds."""
+        """Run a chunk of one long task by a call, which costs less than a stream; return its result and its seconds.
+
+        Return only the seconds, 0.0, if the task was taken back, and an empty list if the shared memory is corrupt.
+        """
         source, sent = chunk.source, time.monotonic()
         args = (item,) if source.single else tuple(item)
         result = await self.run_timed(slot, source.function.number, args)

@@ -32,7 +32,10 @@ class Scheduler:
         self._is_cancelling = False
 
     def mark_idle(self, worker: RemoteWorker) -> None:
-        """Give a worker without tasks to what waits for one, or retire it if that is due. Ignores stopped workers."""
+        """Give a worker without tasks to the first waiting call, or else add it to the idle ones and dispatch chunks.
+
+        Retires the worker instead if that is due. Ignores stopped workers.
+        """
         if worker.is_gone or worker.is_stopped or self._workers.retire_if_due(worker):
             return
         while self.waiters:
@@ -46,12 +49,15 @@ class Scheduler:
             self._dispatch()
 
     def remove(self, worker: RemoteWorker) -> None:
-        """Give a worker no more tasks."""
+        """Remove a worker from the idle ones."""
         if worker in self.idle:
             self.idle.remove(worker)
 
     async def wait_for_worker(self) -> RemoteWorker:
-        """Wait for an idle worker; return it with its first slot taken. Raises the error with which the pool closes."""
+        """Wait for an idle worker; return it with its first slot reserved.
+
+        Raises the error with which the pool closes, and CancelledError after :meth:`cancel_waiters`.
+        """
         if self._is_cancelling:
             raise asyncio.CancelledError
         waiter: asyncio.Future[RemoteWorker] = self._lifecycle.loop.create_future()
@@ -64,7 +70,7 @@ class Scheduler:
             raise
 
     def release_slot(self, worker: RemoteWorker, slot: int) -> None:
-        """Free a slot whose task or chunk has ended, and use the worker for what waits."""
+        """Free a slot whose task or chunk has ended, and give the worker the next work."""
         worker.slots.pop(slot, None)
         worker.stopping_slots.discard(slot)
         if not worker.slots:
@@ -116,7 +122,7 @@ class Scheduler:
             waiter.cancel()
 
     def fail(self, error: Exception) -> None:
-        """Fail the calls that wait for a worker, and all task sources that have chunks."""
+        """Fail the calls that wait for a worker, and all task sources that have chunks, here or in a worker."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)

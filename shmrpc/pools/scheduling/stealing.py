@@ -19,10 +19,10 @@ CHECK_INTERVAL: Final = 20e-3
 
 
 class WorkStealer:
-    """Timers that take tasks back from workers and hand them to idle ones.
+    """Two timers that take tasks back from workers, for idle ones.
 
     The check runs as long as workers have tasks that they have not begun, the rebalancing as long as chunks of several
-    tasks run. ``requeue`` is called with a source that has chunks again.
+    tasks run. ``requeue`` is called with a source into which chunks were put back.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WorkStealer:
             self.check_timer = self._lifecycle.loop.call_later(CHECK_INTERVAL, self._check_workers)
 
     def _check_workers(self) -> None:
-        """Find stopped workers, and take back what they, and the busy ones, have not begun."""
+        """Find stopped workers. While a worker is idle, take back what stopped and busy workers have not begun."""
         self.check_timer = None
         waiting = [worker for worker in self._workers.workers if worker.is_stopped or worker.has_unbegun()]
         if not waiting:
@@ -96,7 +96,7 @@ class WorkStealer:
                 self._requeue(chunk.source)
 
     def rebalance_later(self) -> None:
-        """Start the timer of the rebalancing, if there are chunks to look after."""
+        """Start the timer of the rebalancing, unless it runs or no chunk could be stolen from."""
         if self._rebalance_timer is None and (self._batch_chunks or self._has_queued_chunk()):
             self._rebalance_timer = self._lifecycle.loop.call_later(_REBALANCE_INTERVAL, self._rebalance)
 

@@ -18,11 +18,11 @@ class SubmitSource(TaskSource):
         #: Tasks that are in no chunk: the future, and the only argument or a list of the arguments.
         self.waiting: deque[tuple[TaskFuture[Any], Any]] = deque()
         self._futures: dict[Chunk, list[TaskFuture[Any]]] = {}
-        #: True if the dispatcher looks at the source in this iteration of the event loop.
+        #: True if the dispatcher reads the source in this iteration of the event loop.
         self.is_pending = False
 
     def take_only_task(self) -> tuple[TaskFuture[Any], tuple[Any, ...]] | None:
-        """Remove the task if there is exactly one; return its future and arguments, or None."""
+        """Remove the task if there is exactly one; return its future and arguments. Return None otherwise."""
         if len(self.waiting) != 1 or self._returned:
             return None
         future, item = self.waiting.popleft()

@@ -152,7 +152,7 @@ class WorkerSet:
         return await worker.initialize(reference, self.options.initargs, current_levels())
 
     async def _spawn(self, number: int) -> SpawnedProcess:
-        """Start a process in a thread, because that takes some milliseconds."""
+        """Start a process, and return it. Uses a thread, because the start takes some milliseconds."""
         spawning = asyncio.ensure_future(asyncio.to_thread(self._spawner.spawn, number))
         try:
             return await asyncio.shield(spawning)
@@ -161,12 +161,15 @@ class WorkerSet:
             raise
 
     def _shut_down(self, worker: RemoteWorker) -> asyncio.Task[None]:
-        """Shut down a worker in the background."""
+        """Shut down a worker in the background; return the asyncio task that does so."""
         worker.is_gone = True
         return self._lifecycle.start_shutdown(worker.shut_down(self.options.grace, lambda: self.is_patient))
 
     def replace(self, worker: RemoteWorker) -> None:
-        """Remove a worker that has died or retired, and start another one in its place. Idempotent."""
+        """Remove a worker that has died or retired, and start another one in its place. Idempotent.
+
+        Kills the process, unless the worker has retired.
+        """
         if worker.is_gone:
             return
         worker.was_at_work = any(map(worker.progress.count_begun, worker.slots))
@@ -198,7 +201,7 @@ class WorkerSet:
             self.replace(worker)
 
     def retire_if_due(self, worker: RemoteWorker) -> bool:
-        """Retire a worker that is to end, or has run its maximum number of tasks; return True if so."""
+        """Retire a worker that is retiring, or has run its maximum number of tasks; return True if so."""
         maximum = self.options.max_tasks_per_child
         if worker.is_retiring or (maximum is not None and worker.task_count >= maximum):
             self.retire(worker)
@@ -222,6 +225,7 @@ class WorkerSet:
                 self._lifecycle.loop.call_soon_threadsafe(self._broadcast, notify)
 
     def _broadcast(self, notify: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
+        """Start the coroutine of :meth:`broadcast_soon` for each worker, while the pool is open."""
         if self._lifecycle.closed_error is None:
             for worker in self.workers:
                 self._lifecycle.start(notify(worker))

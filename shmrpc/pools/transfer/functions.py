@@ -18,7 +18,7 @@ from shmrpc.pools.transfer.main_module import MAIN, ByValuePickler, is_at
 from shmrpc.pools.transfer.referents import Referents
 from shmrpc.values.pickling import allow_cloudpickle
 
-#: Maximum number of functions in a registry, which keeps those looked up last.
+#: Maximum number of functions in a registry, which then drops the oldest one.
 _MAX_FUNCTIONS: Final = 512
 #: A module and a name in it; or two empty strings, a pickle, and the buffers beside it.
 FunctionReference = tuple[str, str, bytes, list[bytes]]
@@ -59,16 +59,16 @@ class TaskFunction:
 
 
 def _unwrap(function: Any) -> Any:
-    """Return what a call of ``function`` runs: below partial objects, the function or the ``__call__`` of a class."""
+    """Return the function that a call runs: the one inside partial objects, or the ``__call__`` of a class."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 class FunctionRegistry:
-    """The functions that a pool was given.
+    """The functions that a pool has run.
 
-    ``on_dropped`` is called with the number of a function, in any thread, once nothing refers to it.
+    ``on_dropped`` is called with the number of a function, in any thread, once nothing refers to the function.
     """
 
     def __init__(self, on_dropped: Callable[[int], None]) -> None:
@@ -88,9 +88,11 @@ class FunctionRegistry:
     def lookup(
         self, function: Callable[..., Any] | TaskFunction, args: tuple[Any, ...]
     ) -> tuple[TaskFunction, tuple[Any, ...]]:
-        """Return the registered function, and its arguments.
+        """Return a function as a registered TaskFunction, and its arguments.
 
-        The object of a method becomes an argument, because the object may change between calls.
+        For a method, return the TaskFunction of :func:`call_method`, and add the object and the name of the method to
+        the arguments: the object may change between calls. Raises TypeError for an object that is no function, and
+        EncodeError for a function that cannot be sent.
         """
         try:
             known = self._known.get(function)
@@ -101,7 +103,7 @@ class FunctionRegistry:
         return self._lookup_slow(function, args)
 
     def _lookup_slow(self, function: Any, args: tuple[Any, ...]) -> tuple[TaskFunction, tuple[Any, ...]]:
-        """Do the same for a function that is new, a method, sent by value, or not hashable."""
+        """Look up a function that is new, a method, sent by value, or not hashable: see :meth:`lookup`."""
         if type(function) is TaskFunction:  # The caller has looked up the function.
             return function, args
         key: Any = function
@@ -117,7 +119,7 @@ class FunctionRegistry:
             if not callable(function):
                 raise TypeError(f"expected a function, got {function!r}")
             return self._register(key, TaskFunction(next(self._numbers), function, self.by_value_pickler)), args
-        if known.referents is not None and not known.referents.are_same():
+        if known.referents is not None and not known.referents.are_unchanged():
             renewed = TaskFunction(next(self._numbers), function, self.by_value_pickler)
             if renewed.reference != known.reference:
                 renewed.seconds = known.seconds
@@ -125,7 +127,7 @@ class FunctionRegistry:
         return known, args
 
     def _register(self, key: Any, known: TaskFunction) -> TaskFunction:
-        """Add a function, and drop the one that was looked up least recently if there are too many."""
+        """Add a function, and drop the oldest one if there are too many; return the added one."""
         self._known[key] = known
         weakref.finalize(known, self._on_dropped, known.number).atexit = False
         if len(self._known) > _MAX_FUNCTIONS:
@@ -134,7 +136,7 @@ class FunctionRegistry:
 
 
 def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of an object that came to the worker as an argument; return its result."""
+    """Call a method of an object by its name, in a worker; return its result."""
     return getattr(target, name)(*args, **kwargs)
 
 

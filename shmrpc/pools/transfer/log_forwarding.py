@@ -30,7 +30,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def current_levels() -> Levels:
-    """Return the levels that are set in this process."""
+    """Return the levels of the loggers of this process that have one."""
     known = {
         name: made.level for name, made in logging.root.manager.loggerDict.items() if isinstance(made, logging.Logger)
     }
@@ -38,7 +38,10 @@ def current_levels() -> Levels:
 
 
 def forward_records(end: socket.socket, levels: Levels) -> None:
-    """Send the records of this worker to the pool's process from now on, unless the root logger has a handler."""
+    """Send the log records of this worker to the pool's process from now on, and set the levels of its loggers.
+
+    Does nothing if the root logger has a handler.
+    """
     if logging.root.handlers:
         return
     logging.root.addHandler(_SocketHandler(end))
@@ -47,7 +50,7 @@ def forward_records(end: socket.socket, levels: Levels) -> None:
 
 
 class _SocketHandler(logging.Handler):
-    """A handler that sends records at once, so that those of a task that kills its worker arrive too."""
+    """A handler that sends each record at once, so that records of a task that kills its worker arrive too."""
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__()
@@ -62,6 +65,7 @@ class _SocketHandler(logging.Handler):
             self.handleError(record)
 
     def _send(self, record: logging.LogRecord) -> None:
+        """Send a record; leave out fields that cannot be pickled, and cut off texts that are too long for a packet."""
         text = record.getMessage()
         traceback = record.exc_text
         if record.exc_info and not traceback:
@@ -101,6 +105,7 @@ class LogReceiver:
         self._loop.add_reader(end.fileno(), self._read)
 
     def _read(self) -> None:
+        """Handle some of the records that have arrived; close the socket if the worker has ended."""
         for _ in range(_RECORDS_PER_ITERATION):
             try:
                 data = self._end.recv(_MAX_PACKET)

@@ -16,7 +16,10 @@ IMPORTED_MAIN: Final = "__mp_main__"
 
 
 def spawn_preparation() -> bytes:
-    """Return the pickled data that multiprocessing gives to a spawned process, for its `spawn.prepare()`."""
+    """Return the pickled data with which `spawn.prepare()` of multiprocessing prepares a worker process.
+
+    Raises FileNotFoundError if the working directory has been removed.
+    """
     try:
         data: dict[str, Any] = {"dir": os.getcwd()}
     except FileNotFoundError:
@@ -26,12 +29,15 @@ def spawn_preparation() -> bytes:
 
 
 def can_import_main() -> bool:
-    """Return True if workers can import the program: no notebook, pipe, zipapp or `python -m package`."""
+    """Return True if workers can import the program: it is no notebook, pipe, zipapp or `python -m package`."""
     return bool(_main_location())
 
 
 def _main_location() -> dict[str, str]:
-    """Return where a worker imports the program from, in multiprocessing's terms; empty if it cannot."""
+    """Return the name or the path from which a worker imports the program, as multiprocessing names them.
+
+    The result is empty if a worker cannot import the program.
+    """
     main = sys.modules.get(MAIN)
     name = getattr(getattr(main, "__spec__", None), "name", None)
     path = getattr(main, "__file__", None)
@@ -74,14 +80,14 @@ class ByValuePickler:
         self._pickler_class = _make_pickler_class()
 
     def has_by_name(self, value: Any) -> bool:
-        """Return True if workers find this class or function of the program by its name."""
+        """Return True if workers find this class or function of the program by one of the ``names``."""
         if getattr(value, "__module__", None) != MAIN:
             return False
         name = getattr(value, "__qualname__", None)
         return isinstance(name, str) and name.partition(".")[0] in self.names and is_at(MAIN, name, value)
 
     def dumps(self, value: Any) -> tuple[bytes, list[bytes]]:
-        """Return a pickle, and the buffers beside it."""
+        """Return a pickle, and the buffers beside it. Raises what cloudpickle raises."""
         file, buffers = io.BytesIO(), list[bytes]()
 
         def keep_beside(buffer: pickle.PickleBuffer) -> bool:
@@ -96,7 +102,7 @@ class ByValuePickler:
 
 
 def _make_pickler_class() -> Callable[..., Any]:
-    """Return a subclass of cloudpickle's pickler."""
+    """Return a subclass of cloudpickle's pickler, which pickles the program's objects that workers have by name."""
     import cloudpickle  # type: ignore[import-untyped]  # Slow to import, and most programs do not need it.
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -30,7 +30,7 @@ _UNSET: Final = object()
 
 
 class Referents:
-    """The variables of a function, of the functions that these name, and so on."""
+    """The objects that a function refers to: its variables, the variables of functions among them, and so on."""
 
     def __init__(self, function: Any, by_value: ByValuePickler) -> None:
         self._by_value = by_value
@@ -47,8 +47,8 @@ class Referents:
             self._functions.clear()
         self._visited.clear()
 
-    def are_same(self) -> bool:
-        """Return True if nothing has changed. False means that only a new pickle can show a change."""
+    def are_unchanged(self) -> bool:
+        """Return True if no object has changed since. After False, only a new pickle shows if one has changed."""
         return (
             self._is_constant
             and all(_read_variable(scope, name) is value for scope, name, value in self._variables)
@@ -56,7 +56,7 @@ class Referents:
         )
 
     def _add(self, value: Any) -> None:
-        """Add a value and the values that it consists of; note a value that may change without a trace."""
+        """Add a value and its parts. A value that may change in place clears ``_is_constant``."""
         kind = type(value)
         if (
             kind in _CONSTANTS

@@ -23,7 +23,7 @@ _ARGUMENT_LIST: Final = re.compile(r"a value of type builtins\.list cannot be pi
 
 
 def name_task_in_error(error: Exception, name: str) -> Exception:
-    """Return an error of encoding or decoding that names the task's function instead of the endpoint that carries it.
+    """Return an error of encoding, decoding or memory whose text names the task's function instead of an endpoint.
 
     Return any other error unchanged.
     """
@@ -68,7 +68,7 @@ class RemoteFailure:
 
     @classmethod
     def from_exception(cls, error: BaseException) -> Self:
-        """Describe an exception as calls do, with its traceback; add the exception itself if it can be pickled."""
+        """Make a failure from an exception: its description and traceback, and its pickle if one can be made."""
         limit = _MAX_GROUP_BYTES if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
         body = encode_failure(error, limit)
         try:
@@ -84,7 +84,10 @@ class RemoteFailure:
         return RemoteFailure, (self._body, self._pickled)
 
     def to_exception(self) -> BaseException:
-        """Return the exception to raise: the original, with the worker's traceback as its cause, or a RemoteError."""
+        """Return the exception to raise: a copy of the original whose cause is the RemoteError with its traceback.
+
+        Return the RemoteError itself if the original cannot be unpickled.
+        """
         described = decode_failure(self._body)
         if self._pickled is None:
             return described
@@ -123,7 +126,7 @@ def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...], attribut
 
 
 def _pickle_checked(value: object, error: BaseException) -> bytes:
-    """Pickle ``value``. Raises TypeError if the pickle does not give an exception of the same class as ``error``."""
+    """Return a pickle of ``value``. Raises TypeError if unpickling gives an object of another class than ``error``."""
     pickled = dumps(value)
     if type(pickle.loads(pickled)) is not type(error):
         raise TypeError("the pickle gives an object of another class")

@@ -21,7 +21,7 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | f
 
 
 class SharedFile(NamedTuple):
-    """A file without a name, in which values lie, and which the process of the pool keeps open."""
+    """A file without a name, which holds values, and which the process of the pool keeps open."""
 
     pid: int
     descriptor: int
@@ -31,9 +31,9 @@ class SharedFile(NamedTuple):
 
 
 class ValueRef:
-    """A reference to a value in a file: its pickle, and the buffers of that, as (first byte, bytes).
+    """A reference to a value in a file. Unpickling a reference gives the value.
 
-    Unpickling a reference gives the value.
+    ``parts``: offset and length, in bytes, of its pickle and of each buffer of the pickle.
     """
 
     __slots__ = ("file", "parts")
@@ -69,9 +69,10 @@ class SharedValues:
         self.refs: dict[int, tuple[ValueRef, Callable[[], Any]]] = {}
 
     def share(self, values: Sequence[Any]) -> list[Any]:
-        """Write values into one file, and return the values as they lie there. Slow: call in a thread.
+        """Write values into one file, and return the values as read from there. Slow: call in a thread.
 
-        Raises SharedMemoryError if there is no memory, and what pickling raises.
+        Returns the values themselves if they have less than 1 KiB in all. Raises SharedMemoryError if there is no
+        memory, and what pickling raises.
         """
         pickled = [_pickle(value) for value in values]
         if sum(each.size for each in pickled) < _MIN_SHARED_BYTES:
@@ -92,9 +93,9 @@ class SharedValues:
         return [self._register(_read(memory, each), ValueRef(file, each), owner) for each in parts]
 
     def _register(self, value: Any, ref: ValueRef, owner: _FileOwner) -> Any:
-        """Keep the reference of a value as long as the value lives, or, if it allows no weak reference, as the pool.
+        """Keep the reference of a value as long as the value lives; return the value.
 
-        Return the value.
+        If the value allows no weak reference, keep both as long as the pool.
         """
         key = id(value)
 
@@ -122,13 +123,14 @@ class SharedValues:
 
 
 class _FileOwner:
-    """The owner of a file, which closes with it once no reference to a value of the file is left."""
+    """The owner of a file. The file is closed when no reference to the owner, and so to a value, is left."""
 
     def __init__(self, file: SharedFile, on_released: Callable[[int], None]) -> None:
         weakref.finalize(self, _close, file, on_released).atexit = False
 
 
 def _close(file: SharedFile, on_released: Callable[[int], None]) -> None:
+    """Close a file, and call ``on_released`` with its inode."""
     os.close(file.descriptor)
     on_released(file.inode)
 
@@ -138,7 +140,7 @@ def _pickle(value: Any) -> _Pickled:
 
 
 def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tuple[tuple[int, int], ...]]]:
-    """Write values one after the other; return the bytes of all, and the parts of each."""
+    """Write values one after the other; return the length of all in bytes, and the parts of each value."""
     end, values = 0, []
     for each in pickled:
         parts = []
@@ -154,7 +156,7 @@ def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tupl
 
 
 def _read(memory: mmap.mmap, parts: Sequence[Sequence[int]]) -> Any:
-    """Return the value whose pickle and buffers lie at ``parts``, and whose buffers are read-only views."""
+    """Return the value whose pickle and buffers are at ``parts``. Its arrays are read-only views of the memory."""
     data, *buffers = [memoryview(memory)[start : start + size] for start, size in parts]
     return pickle.loads(data, buffers=buffers)
 
@@ -164,7 +166,10 @@ _files: Final[dict[int, tuple[mmap.mmap, dict[int, Any]]]] = {}
 
 
 def _load_value(pid: int, descriptor: int, inode: int, size: int, parts: Sequence[Sequence[int]]) -> Any:
-    """Return the value of a reference, in a worker. Raises SharedMemoryError if its file cannot be mapped."""
+    """Return the value of a reference, in a worker, which reads each value once.
+
+    Raises SharedMemoryError if the file cannot be mapped.
+    """
     known = _files.get(inode)
     if known is None:
         known = _files[inode] = _map(pid, descriptor, inode, size), {}
@@ -188,5 +193,5 @@ def _map(pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
 
 
 def forget_file(inode: int) -> None:
-    """Forget a file, in a worker. Values that tasks have kept stay valid."""
+    """Forget a file and its values, in a worker. Values that tasks have kept stay valid."""
     _files.pop(inode, None)

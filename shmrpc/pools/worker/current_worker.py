@@ -1,4 +1,4 @@
-"""The worker that this process is, as tasks see it."""
+"""The worker that runs in this process, as its tasks see the worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaskStopped(BaseException):
 
 @dataclasses.dataclass
 class Worker:
-    """The worker that this process is."""
+    """The worker that runs in this process."""
 
     #: Number of the worker, from 0 to one less than the number of workers of its pool.
     number: int
@@ -39,7 +39,7 @@ _is_importing_program = False
 
 
 def worker() -> Worker:
-    """Return the worker in which this runs. Raises LocalProtocolError in a process that is no worker."""
+    """Return the worker that runs in this process. Raises LocalProtocolError in a process that is no worker."""
     if _current is None:
         raise LocalProtocolError("worker() is for functions that run in a worker of a pool: this process is none")
     return _current
@@ -53,7 +53,7 @@ def set_current_worker(number: int) -> None:
 
 @contextlib.contextmanager
 def importing_program() -> Iterator[None]:
-    """Refuse pools while the block imports the program's own module."""
+    """Have :func:`is_worker` raise during the block, which imports the program's own module."""
     global _is_importing_program
     _is_importing_program = True
     try:
@@ -76,7 +76,7 @@ def is_worker() -> bool:
 
 
 class _PoolAtImportError(LocalProtocolError):
-    """A pool is made at the import of a module that workers import too."""
+    """Error for a pool that is made at the import of a module that workers import too."""
 
 
 def _importing_module() -> str:
@@ -92,14 +92,14 @@ def program_import_error(error: BaseException) -> LocalProtocolError:
     if isinstance(error, _PoolAtImportError):
         return LocalProtocolError(str(error))
     import_error = LocalProtocolError(
-        f"a worker could not import the program ({type(error).__name__}: {error}): {_remedy(error)}"
+        f"a worker could not import the program ({type(error).__name__}: {error}): {_import_remedy(error)}"
     )
     import_error.__cause__ = error
     return import_error
 
 
-def _remedy(error: BaseException) -> str:
-    """Return advice for a program that cannot be imported."""
+def _import_remedy(error: BaseException) -> str:
+    """Return advice for a program whose import has raised ``error``."""
     if isinstance(error, ImportError):
         return (
             f"check sys.path: a worker imports from there, with relative entries below the working directory, "

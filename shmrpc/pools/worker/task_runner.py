@@ -68,8 +68,8 @@ class TaskRunner:
         #: True in a child that a task has forked: it ends with that task, and is no second worker of the pool.
         self._is_forked = False
 
-    def service(self) -> Service:
-        """Return the service with the endpoints that the pool calls."""
+    def make_service(self) -> Service:
+        """Return a service with the endpoints that the pool calls."""
         service = Service(SERVICE)
         for endpoint in (
             self.import_program,
@@ -96,9 +96,10 @@ class TaskRunner:
         return defined_names()
 
     async def initialize(self, reference: FunctionReference | None, args: Any, levels: log_forwarding.Levels) -> Any:
-        """Call the pool's initializer and await its result, if there are any; return None, or a RemoteFailure.
+        """Call the pool's initializer, if there is one; return None, or a RemoteFailure.
 
-        From then on, log records go to the pool's process, at its levels, unless the program has set up logging.
+        An awaitable result is awaited. The result becomes the worker's state. From then on, log records go to the
+        pool's process, at its ``levels``, unless the program has set up logging.
         """
         current = worker()
         self._outside_loop.loop = _get_running_loop()
@@ -117,14 +118,14 @@ class TaskRunner:
         return None
 
     def define(self, number: int, reference: FunctionReference) -> None:
-        """Load a function, and give it a number. If it cannot be loaded, its tasks fail with the reason."""
+        """Load a function under a number. If the function cannot be loaded, its tasks raise the error."""
         try:
             self._functions[number] = load_function(reference)
         except BaseException as error:
             self._functions[number] = _make_raiser(error)
 
     def forget(self, number: int) -> None:
-        """Forget a function, of which no task will come."""
+        """Forget a function for which the pool sends no more tasks."""
         self._functions.pop(number, None)
 
     def forget_file(self, file: int) -> None:
@@ -134,7 +135,7 @@ class TaskRunner:
     def run(self, slot: int, number: int, args: Any) -> Any:
         """Run one task, and return its result or a RemoteFailure; return None if the pool has taken the task back.
 
-        Pickled arguments are read as part of the task.
+        Unpickling the arguments is part of the task.
         """
         if not self._begin(slot):
             return None
@@ -154,14 +155,14 @@ class TaskRunner:
         return result
 
     def run_timed(self, slot: int, number: int, args: Any) -> Any:
-        """Do the same as :meth:`run`, and record the duration of the task."""
+        """Run one task as :meth:`run` does, and record its duration."""
         began = time.monotonic_ns()
         result = self.run(slot, number, args)
         self._progress.record_duration(slot, time.monotonic_ns() - began)
         return result
 
     def run_named(self, slot: int, number: int, arguments: Any) -> Any:
-        """Do the same as :meth:`run` with a list of arguments and a dict of keyword arguments."""
+        """Run one task as :meth:`run` does. ``arguments``: a list of arguments and a dict of keyword arguments."""
         if not self._begin(slot):
             return None
         self._slot = slot
@@ -179,7 +180,7 @@ class TaskRunner:
         return result
 
     def _on_failure(self, error: BaseException) -> RemoteFailure:
-        """Return the failure of a task that has raised; end the process if it is a forked child."""
+        """Return the failure of a task that has raised ``error``; in a forked child, end the process instead."""
         self._slot = None  # An interrupt from now on has no task to stop.
         if self._is_forked:
             _exit_forked_child(error)
@@ -197,14 +198,15 @@ class TaskRunner:
             raise DecodeError(f"{name}(): an argument cannot be read: {type(error).__name__}: {error}") from error
 
     def run_chunk(self, slot: int, number: int, single: bool, items: list[Any]) -> Iterator[Any]:
-        """Run tasks one after the other, up to the first that was taken back; yield their results, then the seconds.
+        """Run the tasks of a chunk one after the other, up to the first that was taken back.
 
-        ``single``: each item is the only argument of a task, and not a list of arguments.
+        Returns an iterator over their results, then the duration of the chunk in seconds. ``single``: True if an item
+        is the only argument of a task, False if an item is a list of arguments.
         """
         return ContextSource(self._run_items(slot, number, single, items), self._outside_loop)  # type: ignore[return-value]
 
     def _run_items(self, slot: int, number: int, single: bool, items: list[Any]) -> Generator[Any, None, None]:
-        """Run the tasks of a chunk; yield their results, then the seconds."""
+        """Run the tasks of a chunk; yield their results, then the duration in seconds."""
         function, begin = self._functions[number], self._begin
         began = time.monotonic()
         for item in items:
@@ -225,7 +227,10 @@ class TaskRunner:
         yield time.monotonic() - began
 
     async def run_async(self, seat: int, number: int, arguments: Any) -> Any:
-        """Run a task of an async function; return None if the pool has taken it back. Many may run at a time."""
+        """Run a task of an async function, and return its result or a RemoteFailure.
+
+        Returns None if the pool has taken the task back. Many such tasks may run at a time.
+        """
         if not self._progress.take_coroutine(seat):
             return None
         try:
@@ -248,10 +253,10 @@ class TaskRunner:
         return util is not None and bool(util._finalizer_registry)
 
     def ping(self) -> None:
-        """Answer as soon as no task occupies this thread."""
+        """Do nothing: the answer tells the pool that no task occupies this thread."""
 
     def on_fork(self) -> None:
-        """Arrange, in a forked child, that it ends with the task that has forked it."""
+        """Have this process, a child that a task has forked, end with that task."""
         if self._slot is None:
             sys.setprofile(_exit_at_return)  # Only in the child, so the worker pays nothing.
         else:
@@ -265,7 +270,7 @@ class TaskRunner:
 
 
 def _exit_forked_child(error: BaseException | None) -> NoReturn:
-    """End a forked child as a program would that has raised ``error``."""
+    """End this process, a forked child, with the status of a program that has raised ``error``; None: no error."""
     status: Any = 0
     if isinstance(error, SystemExit):
         status = error.code or 0
@@ -279,7 +284,7 @@ def _exit_forked_child(error: BaseException | None) -> NoReturn:
 
 
 def _exit_at_return(frame: FrameType, event: str, value: Any) -> None:
-    """End a forked child once the coroutine that has forked it suspends or ends. A profile function."""
+    """End a forked child once the coroutine that forked the child suspends or ends. A function for sys.setprofile()."""
     if event == "return" and frame.f_code is TaskRunner.run_async.__code__:
         _exit_forked_child(None)
 

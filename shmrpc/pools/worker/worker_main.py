@@ -29,7 +29,7 @@ _MAX_IN_FLIGHT: Final = 100_000
 
 
 def run_worker(control: socket.socket, number: int, import_program: Callable[[], None]) -> None:
-    """Run the tasks of the pool at the other end of ``control``, until that closes.
+    """Run the tasks of the pool at the other end of ``control``, until that end closes.
 
     ``import_program`` makes the program's ``__main__`` a module of this process, before the first task.
     """
@@ -53,7 +53,7 @@ def run_worker(control: socket.socket, number: int, import_program: Callable[[],
     signal.signal(INTERRUPT, runner.on_interrupt)
     os.register_at_fork(after_in_child=runner.on_fork)
     with log_socket, contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(_serve(runner.service(), control))
+        uvloop.run(_serve(runner.make_service(), control))
 
 
 async def _serve(service: Service, control: socket.socket) -> None:

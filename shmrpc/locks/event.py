@@ -8,6 +8,7 @@ from shmrpc.basics.checks import public_class, public_name
 from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import AsyncContextHandle, ContextHandle, open_object
+from shmrpc.objects.wait_queue import undo_nothing
 
 
 class EventBase(ContextHandle):
@@ -23,7 +24,7 @@ class EventBase(ContextHandle):
         self._object.set()
 
     def clear(self) -> None:
-        """Clear the event: from now on :meth:`wait` waits."""
+        """Clear the event: :meth:`wait` waits again."""
         self._object.clear()
 
     def is_set(self) -> bool:
@@ -36,24 +37,24 @@ class EventBase(ContextHandle):
 
 @public_class("shmrpc.Event")
 class Event(AsyncContextHandle, EventBase):
-    """An event of all processes that open its name: not set at first, and set until it is cleared.
+    """An event, which all processes that open its name share. A new event is not set.
 
-    ``with`` and ``async with`` close it at the end of the block.
+    ``with`` and ``async with`` close the handle at the end of the block.
 
     Raises as :class:`Semaphore` does.
     """
 
     async def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait until the event is set, for ``timeout`` seconds at most, and return True.
+        """Wait until the event is set, for at most ``timeout`` seconds, and return True.
 
-        An event that is set and cleared at once ends the wait too.
+        A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         timeout = check_timeout(timeout)
         since = self._object.event()
         if not since & 1:
-            await self._wait_in_loop(lambda: self._object.has_passed(since), _undo_nothing, timeout)
+            await self._wait_in_loop(lambda: self._object.has_passed(since), undo_nothing, timeout)
         return True
 
 
@@ -62,15 +63,11 @@ class BlockingEvent(ThreadsOnly, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
     def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait until the event is set, for ``timeout`` seconds at most, and return True.
+        """Wait until the event is set, for at most ``timeout`` seconds, and return True.
 
-        An event that is set and cleared at once ends the wait too.
+        A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """
         self._wait_in_thread(self._object.wait_event, check_timeout(timeout))
         return True
-
-
-def _undo_nothing() -> None:
-    """Do nothing: a wait for an event acquires nothing."""

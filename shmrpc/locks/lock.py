@@ -24,12 +24,12 @@ class LockBase(PermitHandle):
 
 @public_class("shmrpc.Lock")
 class Lock(LockBase, AsyncPermitHandle):
-    """A lock of all processes that open its name, held by one task or thread of one of them.
+    """A lock, which all processes that open its name share, and one task or thread holds.
 
-    ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. Its holder is the task
+    ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. The holder is the task
     or thread that calls ``acquire()``. If the process of the holder dies, or closes its last handle of the lock, the
     lock is free again. With ``reentrant=True`` the holder may acquire the lock again, and releases it as many times;
-    otherwise that raises LocalProtocolError, because the holder would wait for itself.
+    otherwise a second ``acquire()`` raises LocalProtocolError, because the holder would wait for itself.
 
     Raises as :class:`Semaphore` does.
     """

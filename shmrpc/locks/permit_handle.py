@@ -30,6 +30,7 @@ class PermitHandle(Permits, Handle):
         return handle
 
     def _refuse_to_block(self) -> NoReturn:
+        """Raise the LocalProtocolError for ``with`` in the thread of an event loop."""
         raise LocalProtocolError(
             f"{self._object.kind} {self.name!r}: 'with' would block the event loop of this thread; use 'async with'"
         )
@@ -48,7 +49,7 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
     __aexit__ = Permits._aexit
 
     def acquire(self, timeout: float | None = None) -> Coroutine[Any, Any, Literal[True]]:
-        """Wait for a permit, acquire it and return True; cancelled, it acquires none.
+        """Wait for a permit, acquire it and return True. A cancelled call acquires none.
 
         ``timeout`` is in seconds; None waits without a limit. The holder of a lock is the task that calls this method,
         whichever task awaits it. So ``wait_for``, ``gather``, ``shield`` and ``create_task`` may run the coroutine.
@@ -61,6 +62,7 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         return acquiring
 
     async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
+        """Wait for a permit, acquire it on behalf of a task or thread, and return True."""
         if self._try(owner, True) or self._regain():
             return True
         is_other_task = owner != self._owner()  # The owner itself must not wait: it would wait for itself.
@@ -72,5 +74,5 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         return True
 
     async def _enter(self, owner: int) -> None:
-        """Acquire a permit for ``async with``, which has found none free."""
+        """Wait for a permit and acquire it, for an ``async with`` that has found none free."""
         await self._acquire_for(owner, None)

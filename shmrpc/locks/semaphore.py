@@ -35,15 +35,15 @@ class SemaphoreBase(PermitHandle):
 
 @public_class("shmrpc.Semaphore")
 class Semaphore(SemaphoreBase, AsyncPermitHandle):
-    """A semaphore of all processes that open its name.
+    """A semaphore, which all processes that open its name share.
 
-    ``permits``: how many there are, 1 to 65536. The first process to open the name makes it, later ones need the same
-    number. A permit belongs to the process that has acquired it, also if the handle is garbage-collected; if the
-    process dies, or closes its last handle of the semaphore, the permit is free again.
+    ``permits``: the number of permits, from 1 to 65536. The first process to open the name makes the semaphore; later
+    ones pass the same number. A permit belongs to the process that has acquired it, also if the handle is
+    garbage-collected; if the process dies, or closes its last handle of the semaphore, the permit is free again.
 
-    ``async with gate: ...`` holds a permit, and so does ``with gate: ...`` in a thread without an event loop; methods
-    that block a thread are those of :class:`shmrpc.sync.Semaphore`. Waiters are served in the order in which they came;
-    a caller that finds a permit free acquires it at once.
+    ``async with gate: ...`` holds a permit, and so does ``with gate: ...`` in a thread without an event loop; the
+    methods of :class:`shmrpc.sync.Semaphore` block a thread. Waiters acquire permits in the order of their arrival; a
+    caller that finds a permit free acquires it at once.
 
     Raises NameConflict if the name is open as something else, SharedMemoryError if there is no room, and
     LocalProtocolError if the directory of shared objects is not safe.

@@ -1,4 +1,4 @@
-"""Signals: each ends one wait, and stays pending until a wait takes it."""
+"""Signals: each ends one wait, and stays pending until then."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class SignalBase(Signals, ContextHandle):
 
     @classmethod
     def _wrap(cls, shared_object: SharedObject) -> Self:
+        """Make a handle of a signal that this process has opened."""
         handle = Signals.__new__(cls, shared_object)
         handle._object = shared_object
         handle._wait_queues = weakref.WeakKeyDictionary()
@@ -35,16 +36,16 @@ class SignalBase(Signals, ContextHandle):
 
 @public_class("shmrpc.Signal")
 class Signal(AsyncContextHandle, SignalBase):
-    """A counter of signals of all processes that open its name: each signal ends one :meth:`wait`.
+    """A counter of signals, which all processes that open its name share: each signal ends one :meth:`wait`.
 
-    Signals are counted: they stay pending until a wait takes them, also when their sender has ended. ``drain()``
-    discards pending signals and returns how many. ``with`` and ``async with`` close the handle at the end of the block.
+    A signal stays pending until a wait consumes it, also when the sender has ended. ``drain()`` discards pending
+    signals and returns their number. ``with`` and ``async with`` close the handle at the end of the block.
 
     Raises as :class:`Semaphore` does.
     """
 
     async def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait up to ``timeout`` seconds for a signal, consume it and return True. Cancelled, it consumes none.
+        """Wait up to ``timeout`` seconds for a signal, consume it and return True. A cancelled call consumes none.
 
         Raises WaitTimeout, and WaitStopped after :meth:`stop`.
         """

@@ -6,16 +6,16 @@ from typing import Final
 
 from shmrpc.basics.checks import check_count, check_real
 
-#: Seconds of the longest timeout: every timer of an event loop or a thread can count that many.
+#: The longest timeout, in seconds: every timer of an event loop or a thread can count that many.
 _LONGEST_TIMEOUT: Final = 1e8
 #: The largest number of items, as the core's signed integers of 64 bits have it.
 MAX_ITEMS: Final = (1 << 63) - 1
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return a timeout in seconds as a timer can count it, or None for no limit.
+    """Return a timeout in seconds, at most as many as a timer can count; None for no limit.
 
-    Raises TypeError if it is no number, and ValueError if it is negative or not a number of seconds.
+    Raises TypeError if the timeout is no number, and ValueError if it is negative or NaN.
     """
     if timeout is None:
         return None
@@ -26,5 +26,8 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_item_count(count: int) -> int:
-    """Return a number of items as the core can count it. Raises TypeError or ValueError for less than 1."""
+    """Return a number of items, at most as many as the core can count.
+
+    Raises TypeError if the number is no integer, and ValueError if it is below 1.
+    """
     return min(check_count("number of items", count, 1), MAX_ITEMS)

@@ -32,7 +32,7 @@ _OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event", "
 
 
 def warn_of_discarded_items() -> None:
-    """Warn of the queues that this process closed as their last member while items waited in them."""
+    """Log a warning for each queue that this process closed as its last member while items waited in the queue."""
     for name, count in SharedObject.take_dropped():
         items = "1 item that waited is" if count == 1 else f"{count} items that waited are"
         _log.warning(
@@ -48,17 +48,20 @@ atexit.register(SharedObject.leave_all)  # atexit calls this one first.
 
 
 def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> SharedObject:
-    """Open a shared object, and make it if it has no members.
+    """Open a shared object, and make the object if it has no members.
 
-    Raises NameConflict, SharedMemoryError and LocalProtocolError.
+    ``amount``: permits of a semaphore or bytes of memory. ``bounds``: further limits, which depend on the kind.
+    ``raw``: True if items are bytes.
+
+    Raises NameConflict, SharedMemoryError and LocalProtocolError, and ValueError if the name cannot be one.
     """
     return SharedObject(name, lock_files.choose_lock_file(name), kind, amount, bounds, raw)
 
 
 def closes_on_error(make: _F) -> _F:
-    """Let a method that makes a handle of an open object close the object if it fails.
+    """Decorate a method that makes a handle of an open object: an error closes the object.
 
-    Without that, the object would stay open as long as the traceback of the error lives.
+    Otherwise the object would stay open as long as the traceback of the error lives.
     """
 
     @functools.wraps(make)
@@ -75,13 +78,13 @@ def closes_on_error(make: _F) -> _F:
 class NotConstructible:
     """A handle that users get from a function, and not from its class."""
 
-    #: The name of that function.
+    #: The name of the function that makes handles.
     _constructor_name: ClassVar[str]
 
     if not TYPE_CHECKING:
 
         def __new__(cls, *arguments: object, **options: object) -> NoReturn:
-            """Raise TypeError, which names the function."""
+            """Raise TypeError, which names the function that makes handles."""
             module = _module_of(cls)
             raise TypeError(f"{module}.{cls.__name__} is a type: open one by {module}.{cls._constructor_name}(name)")
 
@@ -111,8 +114,8 @@ class Handle(HideRenamed, NotCopyable):
     def close(self) -> None:
         """Close the handle. Idempotent.
 
-        With its last handle, this process leaves the object and gives back what it holds. With the last process the
-        object is gone. Waits of the handle end with LocalProtocolError.
+        When a process closes its last handle of an object, the process leaves the object and gives back what it holds.
+        When the last process leaves, the object is deleted. Waits of the handle end with LocalProtocolError.
         """
         self._object.close()
         for queues in self._wait_queues.values():
@@ -120,7 +123,7 @@ class Handle(HideRenamed, NotCopyable):
                 queue.close()
 
     def stop(self) -> None:
-        """End all waits of this handle, and those that begin from now on, with WaitStopped."""
+        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`."""
         self._object.stop(True)
 
     def resume(self) -> None:
@@ -136,7 +139,7 @@ class Handle(HideRenamed, NotCopyable):
         return ""
 
     def _kind_and_factory(self) -> tuple[str, str]:
-        """Return the kind and name of this object, and the function that opens objects of its kind."""
+        """Return the kind and name of this object, and the name of the function that opens objects of its kind."""
         kind = self._object.kind
         opener = self._opener_name if self._opener_name != "attach" else _OPENERS.get(kind, kind)
         return f"{kind} {self.name!r}", opener
@@ -147,7 +150,10 @@ class Handle(HideRenamed, NotCopyable):
         return f"{self._object.kind} {self.name!r}", remedy
 
     def _wait_queue(self, wait_set: int, kind: type[_W]) -> _W:
-        """Return the queue of the running loop for one of the object's wait sets, which is always of the same kind."""
+        """Return the running loop's queue for a wait set of the object; the first call makes the queue.
+
+        ``kind``: the class of the queue, the same in each call for a wait set.
+        """
         loop = running_loop()
         queues = self._wait_queues.setdefault(loop, {})
         queue = queues.get(wait_set)
@@ -174,24 +180,24 @@ class Handle(HideRenamed, NotCopyable):
     def _wait_in_thread(
         self, wait: Callable[[float | None], bool | None], timeout: float | None, wait_set: int = 0
     ) -> None:
-        """Block the thread in ``wait(timeout)`` of the core. Raises WaitTimeout and WaitStopped."""
+        """Block the thread in ``wait(timeout)`` of the core. Raises WaitTimeout and WaitStopped if the wait fails."""
         waited = wait(timeout)
         if not waited:
             self._raise_wait_failed(waited, timeout, wait_set)
 
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise the error for a thread's wait that failed: WaitStopped if ``waited`` is None, WaitTimeout if False."""
+        """Raise the error for a wait that failed: WaitStopped if ``waited`` is None, WaitTimeout if it is False."""
         if waited is None:
             raise wait_stopped_error(self._object)
         self._raise_timeout(timeout, wait_set)
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise WaitTimeout, which says what did not happen and names the holders of permits."""
+        """Raise WaitTimeout, whose text has the cause and the holders of permits."""
         text = f"{self._timeout_cause()} within {timeout:g} s{self._describe_holders()}"
         raise WaitTimeout(f"{self._object.kind} {self.name!r}: {text}")
 
     def _timeout_cause(self) -> str:
-        """Return the text that says what did not happen before the timeout."""
+        """Return the event that did not happen before the timeout, as a clause for WaitTimeout."""
         raise NotImplementedError
 
     def _describe_holders(self) -> str:

@@ -1,4 +1,4 @@
-"""Paths of lock files, by which the processes of a host meet in a shared object."""
+"""Paths of lock files, by which the processes of a host find the same shared object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOORBELL_SUFFIX = 8
 def choose_lock_file(name: str) -> str:
     """Return the path of the lock file with which to open an object.
 
-    That is the file of the directory where the object has members. If it has none, it is the file of the directory
+    The file is in the directory where the object has members. If the object has none, the file is in the directory
     where this process makes objects.
 
     Raises LocalProtocolError if the directory is not safe, and ValueError if the name cannot be one.
@@ -36,7 +36,7 @@ def list_lock_files(name: str) -> list[str]:
 
 
 def list_watched_directories() -> list[str]:
-    """Return the directories in which the lock file of an object may appear. They exist afterwards.
+    """Return the directories in which the lock file of an object may appear, after making the missing ones.
 
     Raises LocalProtocolError if the directory of this user's objects is not safe.
     """
@@ -44,7 +44,7 @@ def list_watched_directories() -> list[str]:
 
 
 def list_names() -> list[tuple[str, str]]:
-    """Return the names that have a lock file, each with its path. Such an object may have no members."""
+    """Return the names that have a lock file, each with the path of the file. Their objects may have no members."""
     found = []
     for directory in runtime_dir.directories():
         found += [(name, _lock_file(directory, name)) for name in sorted(names_of(SHARED, os.listdir(directory)))]
@@ -52,6 +52,7 @@ def list_names() -> list[tuple[str, str]]:
 
 
 def _lock_file(directory: Path, name: str) -> str:
+    """Return the path of the lock file of an object in a directory. Raises ValueError if the path is too long."""
     stem = f"{directory}/{spell(name, SHARED)}"
     longest = runtime_dir.MAX_PATH - _DOORBELL_SUFFIX
     if len(os.fsencode(stem)) > longest:

@@ -6,10 +6,10 @@ from typing import NoReturn, SupportsIndex
 
 
 class NotCopyable:
-    """An object that ``copy`` and ``pickle`` refuse, with an error that says what to do instead."""
+    """An object that ``copy`` and ``pickle`` refuse, with an error that names the remedy."""
 
     def _copy_remedy(self) -> tuple[str, str]:
-        """Return a description of the object, and what to do instead of copying it."""
+        """Return a description of the object, and the remedy for an attempt to copy the object."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -23,7 +23,7 @@ class _Handle(Protocol):
     _codec: Codec
 
     def _check_can_reserve(self) -> None:
-        """Raise the error of a handle in which nothing can be reserved, such as a closed one."""
+        """Raise an error if no memory can be reserved, for example because the handle is closed."""
 
     def _encode_error(self, error: Exception) -> Exception:
         """Return the error for a value that cannot be encoded."""
@@ -75,9 +75,10 @@ class _ReservationBase(Generic[_H, _R]):
         self._array: Any = None
 
     def _prepare(self) -> tuple[int, bytes | None] | None:
-        """Return the bytes to reserve and the body of the value, which is None for raw bytes.
+        """Return the number of bytes to reserve, and the encoded value without the array's bytes (None for raw bytes).
 
-        Returns None, and makes an array to copy, if the value travels within its body.
+        If the value is too small to be reserved, sets ``_array`` to an array that is copied later, and returns None.
+        Raises TypeError for a shape that raw bytes cannot have, and EncodeError for a dtype that cannot be sent.
         """
         handle = self._handle
         handle._check_can_reserve()
@@ -104,7 +105,10 @@ class _ReservationBase(Generic[_H, _R]):
         return model.nbytes, body.body
 
     def _view(self, reservation: _R | None) -> Any:
-        """Keep the reservation, and return the array or memoryview that the block fills."""
+        """Keep the reservation, and return the array or memoryview that the block fills.
+
+        Without a reservation, return memory of this process, which is copied at the end of the block.
+        """
         self._reservation = reservation
         if self._handle._object.is_raw:
             if reservation is None:

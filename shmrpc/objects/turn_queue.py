@@ -17,7 +17,7 @@ BUSY_RETRY_INTERVAL: Final = 0.02
 
 
 class TurnQueue(WaitQueue):
-    """The tasks of a loop that take turns, in the order in which they came.
+    """The tasks of a loop that take turns, in the order of their arrival.
 
     When an attempt may succeed, the first task gets the turn, makes the attempt itself, and passes the turn on. So
     nothing is acquired for a task that is cancelled meanwhile.
@@ -28,7 +28,7 @@ class TurnQueue(WaitQueue):
     _poll_timer: asyncio.TimerHandle | None = None
 
     def poll_in(self, seconds: float) -> None:
-        """Poll after that many seconds, and not at the time that an earlier call has set."""
+        """Poll after ``seconds``, instead of at the time that an earlier call has set."""
         if self._poll_timer is not None:
             self._poll_timer.cancel()
         self._poll_timer = self._loop.call_later(seconds, self.poll)
@@ -41,9 +41,9 @@ class TurnQueue(WaitQueue):
         wake_other: Callable[[], object],
         timeout: float | None,
     ) -> _T | None:
-        """Wait until ``attempt()`` returns something, and return that; None if the timeout, in seconds, is over before.
+        """Wait until ``attempt()`` returns a result, and return it; return None after the timeout, in seconds.
 
-        ``may_succeed()`` is a hint that an attempt is worthwhile, ``spin()`` one that also watches for a moment.
+        ``may_succeed()`` returns True if an attempt is worthwhile, and so does ``spin()``, which polls for a moment.
         ``wake_other()`` wakes a waiter of another process when a task that has the turn fails.
 
         Raises WaitStopped, and what ``attempt`` raises; QueueBusy only at the end of the timeout.

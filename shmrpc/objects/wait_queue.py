@@ -14,8 +14,8 @@ from shmrpc.errors import WaitStopped
 
 #: Seconds after which a waiter insists, as in the core.
 _INSIST_AFTER: Final = 0.02
-#: Seconds for which the loop still listens to the doorbell after the last wait. To start and to stop listening takes
-#: longer than many a wait.
+#: Seconds for which the loop still listens to the doorbell after the last wait: starting and stopping to listen takes
+#: longer than many waits.
 _LINGER: Final = 1.0
 
 
@@ -30,12 +30,16 @@ class _Waiter(NamedTuple):
 
 
 def wait_stopped_error(shared_object: SharedObject) -> WaitStopped:
-    """Return the error for a wait of a handle whose waits were stopped."""
+    """Return the error for a wait of a handle that ``stop()`` has stopped."""
     return WaitStopped(f"{shared_object.kind} {shared_object.name!r}: the waits of this handle were stopped")
 
 
+def undo_nothing() -> None:
+    """Do nothing: the ``undo`` of a wait that acquires nothing."""
+
+
 class WaitQueue:
-    """The tasks of a loop that wait for the same thing, in the order in which they came.
+    """The tasks of a loop that wait in the same wait set, in the order of their arrival.
 
     All of them share one slot in the wait set of the object, among the sleepers of all processes. When the doorbell of
     that slot rings, the loop makes the attempt of the first task on its behalf.
@@ -88,7 +92,7 @@ class WaitQueue:
                 self._wake_up()
 
     def poll(self) -> None:
-        """Make the attempts of the waiting tasks, as far as they succeed."""
+        """Make the attempts of the waiting tasks in order, until one fails. An unexpected error ends all waits."""
         if self._sleeper is None:
             return
         try:
@@ -111,12 +115,14 @@ class WaitQueue:
                 self._loop.call_soon_threadsafe(self._release_slot)
 
     def _time_out(self, future: asyncio.Future[bool]) -> None:
+        """End a wait whose timeout is over, after a last attempt."""
         if not future.done():
             self._serve_waiting()  # The process that was to ring the doorbell may be stopped.
         if not future.done():
             future.set_result(False)
 
     def _fall_asleep(self) -> None:
+        """Enter the wait set, listen to the doorbell, and make the first attempts."""
         self._object.prepare()
         if self._sleeper is None:
             self._sleeper = self._object.sleeper(self._wait_set)
@@ -138,17 +144,20 @@ class WaitQueue:
                 if self._object.is_closed:
                     self._release_slot()
                 elif self._linger_timer is None:
-                    self._linger_timer = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+                    self._linger_timer = self._loop.call_later(_LINGER, self._end_linger, self._sleeps)
 
-    def _linger(self, sleeps: int) -> None:
-        """Stop listening to the doorbell if no task has waited since the timer was set."""
+    def _end_linger(self, sleeps: int) -> None:
+        """Stop listening to the doorbell if no task has waited since the timer was set; else set the timer again.
+
+        ``sleeps``: the number of sleeps when the timer was set.
+        """
         self._linger_timer = None
         if self._is_asleep:
             return
         if self._sleeps == sleeps:
             self._stop_listening()
         else:
-            self._linger_timer = self._loop.call_later(_LINGER, self._linger, self._sleeps)
+            self._linger_timer = self._loop.call_later(_LINGER, self._end_linger, self._sleeps)
 
     def _stop_listening(self) -> None:
         if self._is_listening and self._sleeper is not None and not self._loop.is_closed():
@@ -156,7 +165,7 @@ class WaitQueue:
         self._is_listening = False
 
     def _serve(self) -> None:
-        """Make the attempts that succeed, and announce that the loop sleeps for the other tasks."""
+        """Make the attempts of the waiting tasks in order, and announce that the loop sleeps for those that remain."""
         assert self._sleeper is not None
         self._serve_waiting()
         while self._waiting:
@@ -174,7 +183,7 @@ class WaitQueue:
             self._sleeper.draw_ticket()  # The next task came later than the one that was served.
 
     def _serve_first(self) -> bool:
-        """Make the attempt of the first task. Return False if it failed, or if no task waits."""
+        """Make the attempt of the first task. Return False if the attempt failed, or if no task waits."""
         while self._waiting and self._waiting[0].future.done():
             self._waiting.popleft()
         if not self._waiting:
@@ -195,6 +204,7 @@ class WaitQueue:
         return True
 
     def _release_slot(self) -> None:
+        """Release the slot in the wait set and its doorbell, unless tasks wait."""
         if self._sleeper is not None and not self._is_asleep:
             self._stop_listening()
             if self._linger_timer is not None:
@@ -205,5 +215,5 @@ class WaitQueue:
 
 
 def _has_succeeded(future: asyncio.Future[bool]) -> bool:
-    """Return True if the attempt of the waiter has succeeded."""
+    """Return True if the attempt of the waiter with this future has succeeded."""
     return future.done() and not future.cancelled() and future.exception() is None and future.result()

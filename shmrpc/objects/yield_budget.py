@@ -1,4 +1,4 @@
-"""Awaits that let the event loop run now and then, though they never have to wait."""
+"""Yields to the event loop between operations that never have to wait."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shmrpc._core import YieldBudget
 class LoopYielder:
     """A handle whose methods yield to the event loop after a short time of work.
 
-    Other processes may be so quick that none of the awaits of this handle ever waits. Without a yield, the other tasks
-    of the loop would never run.
+    Other processes may be so quick that no operation of this handle ever waits. Without a yield, the other tasks of
+    the loop would never run.
     """
 
     #: True from the beginning of a budget until the loop has run.
@@ -24,7 +24,7 @@ class LoopYielder:
         return YieldBudget()
 
     async def _yield_to_loop(self) -> None:
-        """Begin a new budget. Yield to the loop first, unless the loop has run since the last budget began."""
+        """Yield to the loop, unless the loop has run since the last budget began; then begin a new budget."""
         if self._has_budget:
             await asyncio.sleep(0)
         self._has_budget = True
@@ -37,5 +37,6 @@ class LoopYielder:
             await self._yield_to_loop()
 
     def _on_loop_ran(self) -> None:
+        """End the budget, because the loop has run."""
         self._has_budget = False
         self._budget.end()

@@ -44,8 +44,8 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
     def _receive(self, max_items: int, timeout: float | None) -> list[_core.Message]:
         """Wait for messages and return them. If a signal handler raises meanwhile, put them back.
 
-        The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
-        lose them.
+        The core appends the messages to a list of this function, so that none is lost between the core and the
+        ``return``.
         """
         got: list[_core.Message] = []
         try:
@@ -61,7 +61,7 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
         return got
 
     def _wait_for_messages(self, got: list[_core.Message], max_items: int, timeout: float | None) -> None:
-        """Block the thread until the core has appended messages to ``got``."""
+        """Block the thread until the core has appended messages to ``got``. Raises WaitTimeout and WaitStopped."""
         end = None if timeout is None else time.monotonic() + timeout
         while not got:
             waited = self._native.wait_into(got, max_items, None if end is None else max(0.0, end - time.monotonic()))
@@ -87,7 +87,7 @@ def blocking_subscribe(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingSubscription:
-    """Open a topic to read it, as :func:`shmrpc.subscribe` does, in threads."""
+    """Open a topic to read it, as :func:`shmrpc.subscribe` does, for threads."""
     return BlockingSubscription._wrap_subscriber(
         open_topic(name, raw), slow_policy, history, on_lag, on_publisher_lost, codec
     )

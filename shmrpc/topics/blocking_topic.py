@@ -44,13 +44,14 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
     ) -> BlockingReservation[_core.PendingRecords]:
-        """Make an array in shared memory, published at the end of the block: ``with t.reserve(...) as a``.
+        """Make an array in shared memory, and publish it at the end of the block: ``with t.reserve(...) as a``.
 
         See :meth:`shmrpc.Topic.reserve`.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
     def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
+        """Wait for room, and publish records. Raises TopicFull and WaitStopped."""
         self._wait_for_room(records, records.wait, timeout)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
@@ -69,7 +70,10 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
     def _wait_for_room(
         self, records: _core.PendingRecords, wait: Callable[[float | None], bool | None], timeout: float | None
     ) -> None:
-        """Block the thread in ``wait(seconds)`` of the core. Raises TopicFull and WaitStopped."""
+        """Block the thread in ``wait(seconds)`` of the core until there is room for ``records``.
+
+        Raises TopicFull and WaitStopped.
+        """
         if timeout is not None and timeout <= WARN_AFTER:
             waited = wait(timeout)
         else:

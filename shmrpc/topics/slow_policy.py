@@ -1,4 +1,4 @@
-"""The policies of a subscription for the time when its subscriber is slow."""
+"""The policies of a subscription for a slow subscriber."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_MESSAGES: Final = 1 << 62
 @public_class("shmrpc.KeepLast")
 @dataclass(frozen=True, slots=True, repr=False)
 class KeepLast:
-    """The policy of a subscriber that slows no publisher: it reads the last ``count`` messages.
+    """The policy of a subscriber that never slows a publisher, and may miss messages older than the last ``count``.
 
-    The subscription counts the messages that it has missed. Raises TypeError or ValueError for a bad ``count``.
+    The subscription counts the messages that it has missed. Raises TypeError or ValueError for an invalid ``count``.
     """
 
     count: int
@@ -33,8 +33,8 @@ class KeepLast:
 class Disconnect:
     """The policy of a subscriber that publishers cut off when it is ``lag`` messages behind.
 
-    A publisher checks the lag before each message. It keeps no more than ``high_watermark`` messages, and cuts off a
-    subscriber that is so many behind, too. Raises TypeError or ValueError for a bad ``lag``.
+    A publisher checks the lag before each message. A subscriber that is ``high_watermark`` messages behind is cut off
+    in any case, because a publisher keeps no more. Raises TypeError or ValueError for an invalid ``lag``.
     """
 
     lag: int
@@ -51,7 +51,7 @@ SlowPolicy: TypeAlias = Literal["block", "disconnect"] | KeepLast | Disconnect
 
 
 def encode_policy(slow_policy: SlowPolicy) -> tuple[int, int]:
-    """Return the number and the limit of a policy, as the core takes them. Raises ValueError for an unknown policy."""
+    """Return the number and the limit of a policy for the core. Raises ValueError for an unknown policy."""
     match slow_policy:
         case "block":
             return 1, 0

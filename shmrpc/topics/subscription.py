@@ -24,9 +24,9 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     """A subscription to a topic, in asyncio: see :func:`shmrpc.subscribe`.
 
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. A wait raises
-    WaitTimeout if the timeout is over, SlowConsumer if a publisher no longer waits for this subscriber (and again as
-    long as that is the only publisher), PublisherGone and MessagesLost if these were asked for, DecodeError for a
-    message that cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
+    WaitTimeout if the timeout is over, SlowConsumer if a publisher has cut this subscriber off (and again as long as
+    that is the only publisher), PublisherGone and MessagesLost if the options request them, DecodeError for a message
+    that cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
     """
 
     async def get(self, timeout: float | None = None) -> _core.Message:
@@ -60,6 +60,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         return received
 
     def _receive(self, max_items: int) -> list[_core.Message] | None:
+        """Return messages that have arrived; return None, and prepare for a wait, if there are none."""
         if messages := self.get_many_nowait(max_items):
             return messages
         self._native.may_wait()
@@ -72,7 +73,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
 
 
 def _wake_nothing() -> None:
-    """Do nothing: a message wakes all subscribers, so that a task that fails has kept it from none."""
+    """Do nothing: each message wakes all subscribers, so that no other waiter misses a wake-up."""
 
 
 @renamed_options(slow="slow_policy=", on_gone="on_publisher_lost=")
@@ -88,12 +89,13 @@ def subscribe(
 ) -> Subscription:
     """Open a topic to read it, for asyncio: ``async with shmrpc.subscribe("ticks") as s: async for m in s: ...``.
 
-    ``slow_policy``: what happens when this subscriber is slow. With ``"block"``, publishers wait for it. With
-    ``shmrpc.KeepLast(n)``, it skips messages older than the last n, and counts them in ``lost``. With ``"disconnect"``
-    or ``shmrpc.Disconnect(n)``, it is cut off. ``history``: the number of past messages of each publisher to begin
-    with, or ``"oldest"`` for all that are still there. ``on_lag="raise"``: raise MessagesLost when messages were
-    missed. ``on_publisher_lost="raise"``: raise PublisherGone when a publisher has ended and all of its messages are
-    read; by default, wait for the next publisher. ``raw``, ``codec``: as for :func:`shmrpc.topic`.
+    ``slow_policy``: the policy for a slow subscriber. With ``"block"``, publishers wait for the subscriber. With
+    ``shmrpc.KeepLast(n)``, the subscriber skips messages older than the last n, and counts them in ``lost``. With
+    ``"disconnect"`` or ``shmrpc.Disconnect(n)``, publishers cut the subscriber off. ``history``: the number of past
+    messages of each publisher to begin with, or ``"oldest"`` for all that are still there. ``on_lag="raise"``: raise
+    MessagesLost when messages were missed. ``on_publisher_lost="raise"``: raise PublisherGone when a publisher has
+    ended and all of its messages are read; by default, wait for the next publisher. ``raw``, ``codec``: as for
+    :func:`shmrpc.topic`.
 
     The topic needs no publisher. Raises NameConflict if the name is open as something else, SharedMemoryError if there
     is no room.

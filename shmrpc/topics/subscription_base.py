@@ -26,12 +26,14 @@ class Publisher(NamedTuple):
 
 
 def _encode_history(history: int | Literal["oldest"]) -> int | None:
+    """Return a history for the core: None for "oldest". Raises TypeError or ValueError for an invalid one."""
     if history == "oldest":
         return None
     return check_count("history ('oldest', or a number of messages)", history, 0, MAX_MESSAGES)
 
 
-def _raises(option: str, value: str, otherwise: str) -> bool:
+def _is_raise(option: str, value: str, otherwise: str) -> bool:
+    """Return True if an option is "raise", False if it is ``otherwise``. Raises ValueError for any other value."""
     if value not in ("raise", otherwise):
         raise ValueError(f"{option}: expected {otherwise!r} or 'raise', got {value!r}")
     return value == "raise"
@@ -63,11 +65,14 @@ class SubscriptionBase(NotConstructible, Handle):
         on_publisher_lost: Literal["wait", "raise"],
         codec: CodecName,
     ) -> Self:
-        """Make a reading handle of a topic that this process has opened."""
+        """Make a subscriber's handle of a topic that this process has opened.
+
+        Raises TypeError and ValueError for invalid options.
+        """
         handle = cls._wrap(shared_object)
         values = exact_codec(codec)
         handle._slow_policy = slow_policy
-        handle._raises_lag = _raises("on_lag", on_lag, "count")
+        handle._raises_lag = _is_raise("on_lag", on_lag, "count")
         handle._reported_lost = 0
         handle._lag_lock = threading.RLock()
         handle._deferred = []
@@ -75,12 +80,12 @@ class SubscriptionBase(NotConstructible, Handle):
             shared_object,
             values.encoder,
             values.decode,
-            functools.partial(_undecodable, shared_object.name),
+            functools.partial(_message_decode_error, shared_object.name),
             Publisher,
             (
                 *encode_policy(slow_policy),
                 _encode_history(history),
-                _raises("on_publisher_lost", on_publisher_lost, "wait"),
+                _is_raise("on_publisher_lost", on_publisher_lost, "wait"),
             ),
         )
         return handle
@@ -89,7 +94,11 @@ class SubscriptionBase(NotConstructible, Handle):
         return f", reads with slow_policy={self._slow_policy!r}"
 
     def get_nowait(self) -> _core.Message | None:
-        """Return the next message; None if there is none now."""
+        """Return the next message; return None if none has arrived.
+
+        Raises SlowConsumer, PublisherGone, MessagesLost and DecodeError as a wait does: see
+        :class:`shmrpc.Subscription`.
+        """
         if self._raises_lag:
             got = self._receive_nowait(1)
             return got[0] if got else None
@@ -103,14 +112,14 @@ class SubscriptionBase(NotConstructible, Handle):
         return got[0] if got else None
 
     def get_many_nowait(self, max_items: int = 256) -> list[_core.Message]:
-        """Return up to ``max_items`` messages that are there now."""
+        """Return up to ``max_items`` messages that have arrived. Raises as :meth:`get_nowait` does."""
         return self._receive_nowait(check_item_count(max_items))
 
     def _receive_nowait(self, max_items: int) -> list[_core.Message]:
-        """Return up to ``max_items`` messages that are there now. If a signal handler raises meanwhile, put them back.
+        """Return up to ``max_items`` messages that have arrived. If a signal handler raises meanwhile, put them back.
 
-        The core appends the messages to a list that exists before: so no step between the core and the ``return`` can
-        lose them.
+        The core appends the messages to a list of this function, so that none is lost between the core and the
+        ``return``.
         """
         got: list[_core.Message] = []
         try:
@@ -125,9 +134,9 @@ class SubscriptionBase(NotConstructible, Handle):
         return got
 
     def _take_deferred(self, got: list[_core.Message], max_items: int) -> bool:
-        """Move up to ``max_items`` deferred messages into ``got``. Return False if another thread has moved them."""
+        """Move up to ``max_items`` deferred messages into ``got``. Return False if another thread has moved all."""
         with self._lag_lock:
-            # A signal handler runs only after a call: so none runs between this line and the next.
+            # A signal handler runs only after a call, so none runs between this line and the next.
             got += self._deferred[:max_items]
             del self._deferred[:max_items]
         return bool(got)
@@ -146,10 +155,10 @@ class SubscriptionBase(NotConstructible, Handle):
     def fileno(self) -> int:
         """Return a descriptor that is readable when there may be a message, for ``select``, Qt, trio or another loop.
 
-        Wait until it is readable, call :meth:`get_many_nowait` until that returns nothing, then wait again: the
-        descriptor stays readable until then. It also becomes readable when a publisher ends or cuts this subscriber
-        off, and sometimes without a message. Do not read from it or close it, and remove it from your loop before
-        :meth:`close`.
+        Wait until the descriptor is readable, call :meth:`get_many_nowait` until that returns nothing, then wait again:
+        the descriptor stays readable until then. It also becomes readable when a publisher ends or cuts this subscriber
+        off, and sometimes without a message. Do not read from the descriptor or close it, and remove it from your loop
+        before :meth:`close`.
         """
         return self._native.fileno(bool(self._deferred))
 
@@ -169,6 +178,7 @@ class SubscriptionBase(NotConstructible, Handle):
         super().close()
 
     def _raise_no_message(self, timeout: float | None) -> NoReturn:
+        """Raise WaitTimeout, whose text names the publishers."""
         publishers = sorted({describe_member(pid) for pid in self.publishers})
         why = f"{', '.join(publishers)} {'publish' if len(publishers) > 1 else 'publishes'}, and had nothing new"
         if not publishers:
@@ -176,8 +186,8 @@ class SubscriptionBase(NotConstructible, Handle):
         raise WaitTimeout(f"topic {self.name!r}: no message came within {timeout:g} s: {why}")
 
 
-def _undecodable(topic: str, error: Exception, number: int | None) -> Exception:
-    """Return the DecodeError for a message that cannot be read."""
+def _message_decode_error(topic: str, error: Exception, number: int | None) -> Exception:
+    """Return the DecodeError for a message whose decoding has raised ``error``; ``number``: its ``seq``, if known."""
     which = "a message" if number is None else f"message {number}"
     decode_error = DecodeError(f"topic {topic!r}: {which} cannot be read: {error}")
     decode_error.__cause__ = error

@@ -13,7 +13,7 @@ from shmrpc.basics.loops import running_loop
 from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.reservation import AsyncReservation
-from shmrpc.objects.wait_queue import WaitQueue
+from shmrpc.objects.wait_queue import WaitQueue, undo_nothing
 from shmrpc.objects.yield_budget import LoopYielder
 from shmrpc.topics.topic_base import ATTACH_TIMEOUT, ROOM, WARN_AFTER, TopicBase, check_limits, open_topic
 from shmrpc.wire.codec import CodecName
@@ -55,24 +55,26 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
     ) -> AsyncReservation[_core.PendingRecords]:
-        """Make an array in shared memory, published at the end of the block: ``async with t.reserve(...) as a``.
+        """Make an array in shared memory, and publish it at the end of the block: ``async with t.reserve(...) as a``.
 
-        Subscribers read the same memory, without a copy: do not write to the array after the block. Its first contents
-        are undefined. If the block raises, or is cancelled, nothing is published. In a topic of raw bytes the block
-        gets a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and as long for room.
+        Subscribers read the same memory, without a copy: do not write to the array after the block. The initial
+        contents are undefined. If the block raises, or is cancelled, nothing is published. In a topic of raw bytes the
+        block gets a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
     async def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
+        """Wait for room, and publish records. Raises TopicFull and WaitStopped."""
         await self._wait_for_room(records, records.publish_or_sleep, timeout)
 
     async def _wait_for_room(
         self, records: _core.PendingRecords, attempt: Callable[[], bool], timeout: float | None
     ) -> None:
-        """Wait in the loop until ``attempt()`` returns True. Raises TopicFull."""
+        """Wait in the loop until ``attempt()`` finds room for ``records``. Raises TopicFull and WaitStopped."""
         warning = running_loop().call_later(WARN_AFTER, self._warn_of_self_wait, records)
         try:
-            if await self._wait_queue(ROOM, WaitQueue).wait(attempt, _undo_nothing, timeout):
+            # A cancelled wait does not take back the records that it has published.
+            if await self._wait_queue(ROOM, WaitQueue).wait(attempt, undo_nothing, timeout):
                 return
         finally:
             warning.cancel()
@@ -94,9 +96,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     async def _attach(self) -> None:
         """Wait up to a second until all subscribers have attached to this publisher."""
         if not self._native.is_attached():
-            await self._wait_queue(ROOM, WaitQueue).wait(
-                self._native.attaching().is_over, _undo_nothing, ATTACH_TIMEOUT
-            )
+            await self._wait_queue(ROOM, WaitQueue).wait(self._native.attaching().is_over, undo_nothing, ATTACH_TIMEOUT)
 
     async def _await_open(self) -> Self:
         await self._attach()
@@ -118,10 +118,6 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
             self.close()
 
 
-def _undo_nothing() -> None:
-    """Do nothing: a cancelled wait does not take back what it has published."""
-
-
 @renamed_options(high="high_watermark=", low="low_watermark=")
 def topic(
     name: str,
@@ -136,8 +132,8 @@ def topic(
 
     ``high_watermark``: the number of messages that a subscriber with ``slow_policy="block"`` may be behind. Then the
     publisher waits until the subscriber is at most ``low_watermark`` messages behind, by default half of
-    ``high_watermark``. ``max_memory``: the bytes of large messages that are held for subscribers that have not read
-    them. All handles of a process pass the same limits; each process has its own. ``raw``: messages are bytes; all that
+    ``high_watermark``. ``max_memory``: the limit of the bytes of large messages that subscribers have not read. All
+    handles of a process pass the same limits; each process has its own. ``raw``: messages are bytes; all processes that
     open the name pass the same. ``codec``: as for a queue.
 
     Raises NameConflict if the name is open as something else, or in this process with other limits, SharedMemoryError

@@ -61,7 +61,7 @@ class PublisherLimits(NamedTuple):
 
 
 def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_memory: int | str) -> PublisherLimits:
-    """Return the limits of a publisher. Raises TypeError and ValueError for invalid ones."""
+    """Return the limits of a publisher, with defaults filled in. Raises TypeError and ValueError for invalid ones."""
     high_watermark = check_count(f"topic {name!r}: high_watermark", high_watermark, 1, _MAX_HIGH)
     low_watermark = (
         high_watermark // 2
@@ -78,7 +78,7 @@ def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_
 
 
 def open_topic(name: str, raw: bool) -> _core.SharedObject:
-    """Open a topic, and make it if no process has it open."""
+    """Open a topic, and make it if no process has it open. Raises TypeError if ``raw`` is no bool."""
     check_flag(f"topic {name!r}: raw", raw)
     return open_object(name, "topic", 0, raw=raw)
 
@@ -96,13 +96,17 @@ class TopicBase(NotConstructible, Handle):
     @classmethod
     @closes_on_error
     def _wrap_publisher(cls, shared_object: _core.SharedObject, limits: PublisherLimits, codec: CodecName) -> Self:
-        """Make a publishing handle of a topic that this process has opened."""
+        """Make a publisher's handle of a topic that this process has opened."""
         handle = cls._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values
         handle._limits = limits
         handle._native = _core.Publisher(
-            shared_object, values.encoder, values.encode, functools.partial(_unencodable, shared_object.name), limits
+            shared_object,
+            values.encoder,
+            values.encode,
+            functools.partial(_value_encode_error, shared_object.name),
+            limits,
         )
         return handle
 
@@ -113,14 +117,14 @@ class TopicBase(NotConstructible, Handle):
             self._raise_full(records, "now")
 
     def publish_many_nowait(self, values: Iterable[Any]) -> None:
-        """Publish values in order. Raises TopicFull if there is no room for all; those before are published then."""
+        """Publish values in order. Raises TopicFull if there is no room for all, after publishing the first ones."""
         check_many("publish_many_nowait()", values)
         records = self._native.publish_many_now(values)
         if records is not None:
             self._raise_full(records, "now")
 
     def subscribers(self) -> list[Subscriber]:
-        """Return the subscribers, and how far behind they are."""
+        """Return the subscribers, with the number of messages that each is behind."""
         return [Subscriber(**found) for found in self._native.subscribers()]
 
     @property
@@ -138,7 +142,7 @@ class TopicBase(NotConstructible, Handle):
         super().close()
 
     def _warn_of_self_wait(self, records: _core.PendingRecords) -> None:
-        """Warn, once, of a wait for a subscriber that only the waiting thread reads."""
+        """Log a warning, once, if the wait is for a subscription that the waiting thread itself reads."""
         if not self._has_warned and records.waits_for_this_thread():
             self._has_warned = True
             _log.warning(
@@ -152,28 +156,34 @@ class TopicBase(NotConstructible, Handle):
         return f", publishes with high_watermark={self._limits.high_watermark}, max_memory={self._limits.max_memory}"
 
     def _check_can_reserve(self) -> None:
+        """Raise LocalProtocolError if the handle is closed."""
         self._native.stats()
 
     def _encode_error(self, error: Exception) -> Exception:
-        return _unencodable(self.name, error, None)
+        return _value_encode_error(self.name, error, None)
 
     def _raise_full(self, records: _core.PendingRecords, since: str) -> NoReturn:
-        """Raise TopicFull, which names the slowest subscriber; ``since`` is "now" or the time of the wait."""
+        """Raise TopicFull, whose text names the slowest subscriber; ``since`` is "now" or the time of the wait."""
         pid, lag, cause = records.slowest()
         records.give_up()  # The traceback of the error may live for long, and must not keep the memory.
         published = f"; {records.done} of {records.count} were published" if records.count > 1 else ""
         if cause == "filling":
             why = "all of its max_memory is reserved, and being filled"
         elif cause == "memory":
-            why = f"{describe_member(pid)} has not read, or looks at, what fills its max_memory{describe_stopped(pid)}"
+            why = (
+                f"{describe_member(pid)} has not read, or still uses, what fills its max_memory{describe_stopped(pid)}"
+            )
         else:
             messages = "message" if lag == 1 else "messages"
             why = f"{describe_member(pid)} is {lag} {messages} behind{describe_stopped(pid)}"
         raise TopicFull(f"topic {self.name!r} had no room {since}: {why}{published}", pid, lag, records.done)
 
 
-def _unencodable(topic: str, error: Exception, index: int | None) -> Exception:
-    """Return the EncodeError for a value that cannot be published; an error of a signal handler as it is."""
+def _value_encode_error(topic: str, error: Exception, index: int | None) -> Exception:
+    """Return the EncodeError for a value whose encoding has raised ``error``.
+
+    ``index`` is the value's position in ``publish_many()``. Returns ``error`` itself if a signal handler has raised it.
+    """
     if is_from_signal_handler(error):
         return error
     which = "the value" if index is None else f"value {index}"

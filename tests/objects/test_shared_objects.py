@@ -869,7 +869,7 @@ async def test_a_loop_stops_hearing_a_doorbell_after_a_while(monkeypatch: pytest
         def linger(sleeps: int) -> None:
             assert ours._linger_timer is not None
             ours._linger_timer.cancel()
-            ours._linger(sleeps)
+            ours._end_linger(sleeps)
 
         for _ in range(3):
             before = ours._sleeps

@@ -607,7 +607,7 @@ def test_a_reservation_waits_for_memory_and_for_room(s: shmrpc.sync.Subscription
             array[:] = value
 
     fill(1.0)
-    with pytest.raises(shmrpc.TopicFull, match="has not read, or looks at"), t.reserve(shape, "f8", 0.01):
+    with pytest.raises(shmrpc.TopicFull, match="has not read, or still uses"), t.reserve(shape, "f8", 0.01):
         raise AssertionError
     filling = threading.Thread(target=fill, args=(2.0,))
     filling.start()

@@ -1,1 +1,1 @@
-"""Queues: many processes put items, many get them, in one order for all."""
+"""Queues: many processes put items, and each item goes to one of the processes that get items."""

@@ -38,9 +38,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     """
 
     def put(self, item: Any, block: bool | float | None = True, timeout: float | None = None) -> None:
-        """Put an item; wait while there is no room. Raises ValueError at once if there can never be room for it.
+        """Put an item; wait while there is no room. Raises ValueError at once for an item that is too large.
 
-        With ``block=False`` it does not wait, as :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
+        With ``block=False`` this is :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
         """
         if block is not True:
             if block is False or (timeout is not None and not block):
@@ -73,7 +73,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Any:
         """Wait for an item, remove it and return it.
 
-        With ``block=False`` it does not wait, as :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
+        With ``block=False`` this is :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
         """
         if block is not True:
             if block is False or (timeout is not None and not block):
@@ -102,8 +102,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _get_items(self, max_items: int, timeout: float | None) -> list[Any]:
         """Wait for items, remove and return them. If a signal handler raises meanwhile, put them back.
 
-        The core appends the items to a list that exists before: so no step between the core and the ``return`` can lose
-        them.
+        The core appends the items to a list of this function, so that none is lost between the core and the ``return``.
         """
         got: list[Any] = []
         try:
@@ -120,7 +119,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return got
 
     def _wait_for_items(self, got: list[Any], max_items: int, timeout: float | None) -> None:
-        """Block the thread until the core has appended items to ``got``."""
+        """Block the thread until the core has appended items to ``got``. Raises QueueEmpty and WaitStopped."""
 
         def wait(left: float | None) -> bool | list[Any] | None:
             waited = self._native.wait_into(got, max_items, left)
@@ -133,9 +132,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
             self._raise_timeout(timeout, ITEMS)
 
     def get_nowait(self) -> Any:
-        """Remove the first item and return it. Raises QueueEmpty, and QueueShutDown if no item will come.
+        """Remove the first item and return it. Raises QueueEmpty, or QueueShutDown if the queue is shut down and empty.
 
-        Raises DecodeError for an item that this process cannot read. The item is lost then: claim() would keep it.
+        Raises DecodeError for an item that this process cannot read. That item is lost; claim() would keep it.
         """
         return self.get_many_nowait(1)[0]
 
@@ -200,9 +199,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
     ) -> BlockingReservation[_core.Reservation]:
-        """Make an array in the queue's memory, an item at the end of the block: ``with q.reserve(...) as a``.
+        """Make an array in the queue's memory, and put it at the end of the block: ``with q.reserve(...) as a``.
 
-        Its first contents are undefined. If the block raises, there is no item. In a queue of raw bytes the block gets
+        The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
@@ -213,9 +212,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         self._wait_in_thread(functools.partial(self._retry_while_busy, self._native.wait_done), timeout, DONE)
 
     def _retry_while_busy(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
-        """Call ``wait(seconds_left)``, and again while a stopped process blocks it, until the timeout is over.
+        """Return the result of ``wait(seconds_left)``. Call it again if a stopped process blocks the queue.
 
-        Raises QueueBusy then.
+        Also call it again after an empty list. Raises QueueBusy at the end of the timeout.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -229,13 +228,14 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
                 time.sleep(BUSY_RETRY_INTERVAL)
 
     def _retry_put(
-        self, put: Callable[[Any], _core.PendingItems | None], what: Any, timeout: float | None
+        self, put: Callable[[Any], _core.PendingItems | None], argument: Any, timeout: float | None
     ) -> _core.PendingItems | None:
+        """Call ``put(argument)`` until no stopped process blocks the queue; return the result. Raises QueueBusy."""
         # A function of its own, because a variable that a lambda refers to makes the fast path slower.
-        return self._retry_while_busy(lambda _: put(what), timeout)
+        return self._retry_while_busy(lambda _: put(argument), timeout)
 
     def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull."""
+        """Wait for room, and put items or a reservation. Raises QueueFull and WaitStopped."""
         self._wait_in_thread(functools.partial(self._retry_while_busy, pending.wait), timeout, ROOM)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
@@ -286,5 +286,5 @@ def blocking_queue(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingQueue:
-    """Open a queue as :func:`shmrpc.queue` does, whose methods block the thread that calls them."""
+    """Open a queue as :func:`shmrpc.queue` does, with methods that block the thread that calls them."""
     return BlockingQueue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

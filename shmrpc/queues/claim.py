@@ -1,4 +1,4 @@
-"""Claims: items of a queue that this process deals with."""
+"""Claims: items of a queue that this process holds and has not acknowledged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shmrpc.queues.outstanding_claims import OutstandingClaims
 
 @public_class("shmrpc.Claim", "queue.claim()")
 class Claim(HideRenamed, NotCopyable):
-    """An item that this process deals with, and no other one meanwhile.
+    """An item that this process holds: no other process gets the item until the claim ends.
 
     ``ack()`` ends the claim and removes the item. ``nack()`` makes the item the first one of the queue again, and
-    so does the death of this process, or the end of the last reference to the claim. Any thread may call both. As a
-    context manager, the claim is acknowledged at the end of the block, or gives the item back if the block raises.
+    so does the death of this process, or the end of the last reference to the claim. Any thread may call both. A
+    ``with`` block acknowledges the claim at its end, or calls ``nack()`` if it raises.
     """
 
     #: Called once the claim has ended. None at first, because a signal handler may raise before ``of()`` sets it.
@@ -31,7 +31,10 @@ class Claim(HideRenamed, NotCopyable):
 
     @classmethod
     def of(cls, queue_name: str, claim: _core.Claim, outstanding: OutstandingClaims | None = None) -> Self:
-        """Make a claim of an item that this process holds. If that is interrupted, give the item back."""
+        """Make a Claim of the core's claim, and add it to the outstanding claims of an iterator, if any.
+
+        If a signal handler raises meanwhile, the item returns to the queue.
+        """
         try:
             made: Self = object.__new__(cls)
             made._queue_name = queue_name
@@ -44,7 +47,7 @@ class Claim(HideRenamed, NotCopyable):
 
     @property
     def value(self) -> Any:
-        """The item. Arrays in it are read-only views of the queue's memory, which stays theirs as long as they live.
+        """The item. Arrays in it are read-only views of the queue's memory, and stay valid after the claim has ended.
 
         Raises LocalProtocolError once the claim has ended.
         """
@@ -54,7 +57,7 @@ class Claim(HideRenamed, NotCopyable):
 
     @property
     def redelivered(self) -> bool:
-        """True if the item was delivered before, and came back."""
+        """True if the item was delivered before, and returned to the queue."""
         return self._claim.deliveries > 1
 
     @property
@@ -68,7 +71,7 @@ class Claim(HideRenamed, NotCopyable):
         return self._claim.number
 
     def ack(self) -> None:
-        """Acknowledge the item: the claim ends, and the item is never delivered again.
+        """Acknowledge the item: end the claim, and remove the item from the queue.
 
         Raises StaleClaim if the claim had ended before.
         """
@@ -78,11 +81,14 @@ class Claim(HideRenamed, NotCopyable):
         give_back = RenamedMethod("nack()")
 
     def nack(self) -> None:
-        """End the claim, and make the item the first one of the queue. Raises StaleClaim if the claim had ended."""
+        """End the claim, and make the item the first one of the queue.
+
+        Raises StaleClaim if the claim had ended before.
+        """
         self._finish(self._claim.nack())
 
     def _finish(self, was_held: bool) -> None:
-        """Notify the iterator of claims, or raise StaleClaim if the claim had ended before."""
+        """Notify the iterator of claims. Raises StaleClaim if the claim had ended before: ``was_held`` is False."""
         if not was_held:
             raise StaleClaim(
                 f"queue {self._queue_name!r}: the claim of item {self.number} had ended before: its lease_timeout was"

@@ -10,11 +10,10 @@ from shmrpc.wire.codec import UNREADABLE
 _UNENCODABLE = (*UNSENDABLE, BufferError)
 
 
-def unencodable(queue: str, error: Exception, index: int | None = None) -> Exception:
-    """Return the EncodeError for an item that encoding has failed with.
+def item_encode_error(queue: str, error: Exception, index: int | None = None) -> Exception:
+    """Return the EncodeError for an item whose encoding has raised ``error``.
 
-    ``index`` is the item's position among those that are put together. Returns ``error`` itself if it is none of
-    encoding: a signal handler may have raised it.
+    ``index`` is the item's position in ``put_many()``. Returns ``error`` itself if a signal handler has raised it.
     """
     if not is_unsendable(error, _UNENCODABLE):
         return error
@@ -24,11 +23,11 @@ def unencodable(queue: str, error: Exception, index: int | None = None) -> Excep
     return encode_error
 
 
-def undecodable(queue: str, error: Exception, number: int | None = None) -> Exception:
-    """Return the DecodeError for an item that cannot be read.
+def item_decode_error(queue: str, error: Exception, number: int | None = None) -> Exception:
+    """Return the DecodeError for an item whose decoding has raised ``error``.
 
-    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if it is
-    none of decoding: a signal handler may have raised it.
+    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if a
+    signal handler has raised it.
     """
     if not is_unsendable(error, UNREADABLE):
         return error

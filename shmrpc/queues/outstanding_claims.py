@@ -1,4 +1,4 @@
-"""The outstanding claims of an iterator, of which there are only a few at a time."""
+"""The outstanding claims of an iterator, whose number is limited."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WARN_AFTER: Final = 1.0
 class OutstandingClaims:
     """The claims that an iterator has handed out and that have not ended.
 
-    A claim leaves its slot to the next one when it ends, or when its lease expires.
+    A claim is removed when it ends, or when its lease expires.
     """
 
     def __init__(self, limit: int, lease: float, wake: Callable[[], object]) -> None:
         """Make an empty set of up to ``limit`` claims.
 
         ``lease`` is the length of their leases in seconds; 0 for none. ``wake()`` is called in any thread when a claim
-        has ended, so that an iterator that waits for a slot checks again.
+        has ended, so that an iterator that waits because the set is full checks again.
         """
         self._limit = limit
         self._lease = lease or math.inf
@@ -43,7 +43,7 @@ class OutstandingClaims:
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def add(self) -> Callable[[], None]:
-        """Count a new claim, and return the function to call when it ends."""
+        """Add a new claim; return the function to call when the claim ends."""
         number = self._last_number = self._last_number + 1
         self._expiries[number] = time.monotonic() + self._lease
 
@@ -54,7 +54,7 @@ class OutstandingClaims:
         return end
 
     def is_full(self) -> bool:
-        """Return True if the iterator may not claim another item now."""
+        """Remove the claims that have ended or expired; return True if ``limit`` claims remain."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._expiries.pop(self._ended.get_nowait(), None)
@@ -63,7 +63,7 @@ class OutstandingClaims:
         return len(self._expiries) >= self._limit
 
     def next_expiry(self) -> float | None:
-        """Return the seconds until the first lease expires; None if no claim has a lease."""
+        """Return the seconds until the first lease expires; None if no lease will."""
         first = min(self._expiries.values(), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
@@ -72,7 +72,7 @@ class OutstandingClaims:
         self._last = weakref.ref(claim)
 
     def warn_of_forgotten_claim(self, queue: str) -> None:
-        """Warn, once, if the iterator waits for a claim to which only its own loop refers."""
+        """Log a warning, once, if only the loop over the iterator, which waits, still refers to the last claim."""
         claim = self._last() if self._last is not None else None
         # Besides the variable of the program's loop, the variable here and the argument refer to the claim.
         if claim is None or self._has_warned or sys.getrefcount(claim) > 3:

@@ -33,13 +33,14 @@ _T = TypeVar("_T")
 
 @public_class("shmrpc.Queue")
 class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
-    """A queue of all processes that open its name, in asyncio: see :func:`shmrpc.queue`.
+    """A queue, which all processes that open its name share, in asyncio: see :func:`shmrpc.queue`.
 
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
-    until the queue is shut down and empty. ``async with`` closes the queue at the end.
+    until the queue is shut down and empty. ``async with`` closes the handle at the end.
 
     A wait raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after :meth:`stop`,
-    and LocalProtocolError if the handle is closed. A cancelled wait has put or got nothing.
+    and LocalProtocolError if the handle is closed. An item that cannot be sent raises EncodeError, and one that cannot
+    be read DecodeError. A cancelled wait has put or got nothing.
     """
 
     @functools.cached_property
@@ -47,7 +48,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return self._native.yield_budget
 
     async def put(self, item: Any, timeout: float | None = None) -> None:
-        """Put an item; wait while there is no room. Raises ValueError at once if there can never be room for it."""
+        """Put an item; wait while there is no room. Raises ValueError at once for an item that is too large."""
         if timeout is not None:
             timeout = check_timeout(timeout)
         pending: _core.PendingItems | bool | None
@@ -150,9 +151,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     def reserve(
         self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "u1", timeout: float | None = None
     ) -> AsyncReservation[_core.Reservation]:
-        """Make an array in the queue's memory, an item at the end of the block: ``async with q.reserve(...) as a``.
+        """Make an array in the queue's memory, and put it at the end of the block: ``async with q.reserve(...) as a``.
 
-        Its first contents are undefined. If the block raises, there is no item. In a queue of raw bytes the block gets
+        The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
@@ -166,7 +167,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                 self._raise_timeout(timeout, DONE)
 
     async def _retry_while_busy(self, attempt: Callable[[], _T], timeout: float | None) -> _T:
-        """Retry an attempt that a stopped process blocks, until the timeout is over. Raises QueueBusy then."""
+        """Retry an attempt while a stopped process blocks it; return its result. Raises QueueBusy after the timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             await asyncio.sleep(BUSY_RETRY_INTERVAL)
@@ -225,7 +226,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     async def _try_in_turn(
         self, wait_set: int, may_succeed: Callable[[], bool], attempt: Callable[[], _T | None], timeout: float | None
     ) -> _T | None:
-        """Wait in the loop until ``attempt()`` returns something, and return that; None if the timeout is over."""
+        """Wait in the loop until ``attempt()`` returns a result, and return it; return None after the timeout."""
         wake_other = functools.partial(self._native.wake, wait_set == ROOM)
         spin = self._native.glance if wait_set == ITEMS else may_succeed
         result = await self._wait_queue(wait_set, TurnQueue).try_in_turn(
@@ -236,7 +237,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return result
 
     def _may_have_item(self) -> bool:
-        """Return True if there may be an item. If not, poll again when the next lease expires."""
+        """Return True if there may be an item; otherwise set a timer that polls when the next lease expires."""
         if self._native.may_take():
             return True
         expiry = self._native.next_expiry()
@@ -255,7 +256,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
 
 
 class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
-    """A wait for a claim, which is awaited as any coroutine, or entered by ``async with``."""
+    """A wait for a claim, which a task awaits as a coroutine, or enters by ``async with``."""
 
     def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
         # Python's warning of a coroutine that was never awaited shows this name.
@@ -271,11 +272,11 @@ class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
         return self._claiming.__await__()
 
     def send(self, value: Any) -> Any:
-        """Run the next step, as the task does that has this object as its coroutine."""
+        """Run the wait until it suspends again, for the task that has this object as its coroutine."""
         return self._claiming.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Raise an error in the wait, as such a task does."""
+        """Raise an error in the wait, for the task that has this object as its coroutine."""
         return self._claiming.throw(*error)
 
     def close(self) -> None:
@@ -302,13 +303,13 @@ def queue(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> Queue:
-    """Open a queue of all processes that open its name, for asyncio; the first of them makes it, empty.
+    """Open a queue, which all processes that open its name share, for asyncio. The first process makes it, empty.
 
     ``maxsize``: the limit of waiting items; 0: none. ``max_memory``: the limit of their bytes, such as ``"64MiB"``; the
-    queue starts small and grows as it needs to. ``max_deliveries``: after that many deliveries without an
-    acknowledgement an item is a dead letter; 0: never. ``raw``: items are bytes, or any object with the buffer
-    protocol. All processes that open the name pass the same values. ``codec``: how this process encodes and decodes
-    values, as for calls.
+    queue starts small and grows on demand. ``max_deliveries``: the number of deliveries without an acknowledgement
+    after which an item becomes a dead letter; 0: never. ``raw``: items are bytes, or any object with the buffer
+    protocol. All processes that open the name pass the same values. ``codec``: the encoding of values in this process,
+    as for calls.
 
     Raises NameConflict if the name is open as something else or with other values, SharedMemoryError if there is no
     room, and LocalProtocolError if the directory of shared objects is not safe.

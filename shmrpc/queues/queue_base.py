@@ -16,7 +16,7 @@ from shmrpc.objects.handle import Handle, NotConstructible, closes_on_error, ope
 from shmrpc.objects.not_copyable import NotCopyable
 from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.queues.claim import Claim
-from shmrpc.queues.item_errors import undecodable, unencodable
+from shmrpc.queues.item_errors import item_decode_error, item_encode_error
 from shmrpc.queues.queue_stats import HeldItem, QueueStats, WaitingItem, describe_claim_holders
 from shmrpc.wire.codec import Codec, CodecName, exact_codec
 
@@ -42,7 +42,10 @@ def open_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: i
 
 
 def check_lease_timeout(timeout: float | None) -> float:
-    """Return a lease_timeout as the core takes it: 0 for none. Raises TypeError or ValueError if it is no time."""
+    """Return a lease timeout in seconds, for the core; 0 for none.
+
+    Raises TypeError if the timeout is no number, and ValueError if it is not above 0.
+    """
     if timeout is None:
         return 0.0
     check_real("lease_timeout", timeout, "a number of seconds (None: no limit)")
@@ -81,7 +84,7 @@ class DeadLetters(NotCopyable):
         return got
 
     def claim_nowait(self) -> Claim:
-        """Claim the first dead letter, which stays one until it is acknowledged. Raises QueueEmpty."""
+        """Claim the first dead letter. Only an acknowledgement removes it from the dead letters. Raises QueueEmpty."""
         claim = self._queue._native.claim_now(0.0, True)
         if claim is None:
             raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
@@ -111,8 +114,8 @@ class QueueBase(NotConstructible, Handle):
             values.encode,
             values.decode,
             values.decode_own,
-            functools.partial(unencodable, shared_object.name),
-            functools.partial(undecodable, shared_object.name),
+            functools.partial(item_encode_error, shared_object.name),
+            functools.partial(item_decode_error, shared_object.name),
         )
         handle._claim_wakers = set()
         handle._lost = handle._native.take_lost()
@@ -125,10 +128,11 @@ class QueueBase(NotConstructible, Handle):
         return handle
 
     def _check_can_reserve(self) -> None:
+        """Raise QueueShutDown if the queue is shut down, and LocalProtocolError if the handle is closed."""
         self._native.check_may_put()
 
     def _encode_error(self, error: Exception) -> Exception:
-        return unencodable(self.name, error)
+        return item_encode_error(self.name, error)
 
     @property
     def maxsize(self) -> int:
@@ -177,7 +181,7 @@ class QueueBase(NotConstructible, Handle):
         return 0 < self.maxsize <= self.qsize()
 
     def put_nowait(self, item: Any) -> None:
-        """Put an item. Raises QueueFull if there is no room, ValueError if there can never be, and QueueShutDown."""
+        """Put an item. Raises QueueFull if there is no room, ValueError if the item is too large, and QueueShutDown."""
         if self._native.put_now(item) is not None:
             raise QueueFull(self._describe_full("now"))
 
@@ -188,9 +192,9 @@ class QueueBase(NotConstructible, Handle):
             raise QueueFull(self._describe_full("now"))
 
     def get_nowait(self) -> Any:
-        """Remove the first item and return it. Raises QueueEmpty, and QueueShutDown if no item will come.
+        """Remove the first item and return it. Raises QueueEmpty, or QueueShutDown if the queue is shut down and empty.
 
-        Raises DecodeError for an item that this process cannot read. The item is lost then: claim() would keep it.
+        Raises DecodeError for an item that this process cannot read. That item is lost; claim() would keep it.
         """
         item = self._native.get_now(NO_ITEM)
         if item is NO_ITEM:
@@ -225,10 +229,9 @@ class QueueBase(NotConstructible, Handle):
         ]
 
     def task_done(self, count: int = 1) -> None:
-        """Count items that this process has got as done, for :meth:`join`. Claimed items count by themselves.
+        """Mark ``count`` items that this process has got as done, for :meth:`join`. Claimed items need no such call.
 
-        Items that a process has got count as done when it dies. Raises ValueError if the process has fewer items that
-        are not done.
+        The death of a process marks its items as done. Raises ValueError if this process has fewer unfinished items.
         """
         count = check_count(f"queue {self.name!r}: task_done(): count", count, 0)
         if not self._native.task_done(min(count, MAX_ITEMS)):
@@ -238,23 +241,23 @@ class QueueBase(NotConstructible, Handle):
             )
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Shut the queue down for all processes: putting raises QueueShutDown, and getting too, once it is empty.
+        """Shut the queue down for all processes: putting raises QueueShutDown, and so does getting once it is empty.
 
-        With ``immediate`` the items that wait are dropped. Claimed items can still be acknowledged.
+        ``immediate``: drop the items that wait. Claimed items can still be acknowledged.
         """
         self._native.shut_down(immediate)
 
     def close(self) -> None:
         """Close the handle. Idempotent. An iterator of claims ends with LocalProtocolError.
 
-        With the last process that has it open the queue is gone: the log ``shmrpc`` warns of items that waited in it.
+        When the last process closes the queue, the queue is deleted, and the log ``shmrpc`` warns of items in it.
         """
         super().close()
         self._wake_iterators()
         warn_of_discarded_items()
 
     def stop(self) -> None:
-        """End all waits of this handle, and those that begin from now on, with WaitStopped."""
+        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`."""
         super().stop()
         self._wake_iterators()
 
@@ -263,6 +266,7 @@ class QueueBase(NotConstructible, Handle):
         resume_waits = RenamedMethod("resume()")
 
     def _wake_iterators(self) -> None:
+        """Have the iterators of claims check whether they may still wait."""
         for wake in list(self._claim_wakers):
             wake()
 
@@ -273,7 +277,7 @@ class QueueBase(NotConstructible, Handle):
         self._native.qsize()
 
     def stats(self) -> QueueStats:
-        """Return counts of items and waiters, and the claims that have not ended."""
+        """Return counts of items and waiters, and the claims of all processes that have not ended."""
         counts = self._native.stats()
         getters, putters, _ = counts.pop("waiters")
         held = [HeldItem(*each) for each in counts.pop("held")]
@@ -282,7 +286,7 @@ class QueueBase(NotConstructible, Handle):
         )
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise QueueFull, QueueEmpty, or WaitTimeout for join(), with counts and the holders of claims."""
+        """Raise QueueFull, QueueEmpty or, for join(), WaitTimeout; the text has counts and the holders of claims."""
         stats = self.stats()
         if wait_set == ROOM:
             raise QueueFull(self._describe_full(f"for {timeout:g} s"))

@@ -69,7 +69,10 @@ class QueueStats:
 
 
 def describe_claim_holders(stats: QueueStats) -> str:
-    """Return the text that names the processes with claims, and counts ended claims whose memory is in use."""
+    """Return the text that names the processes with claims and counts the ended claims whose memory is in use.
+
+    The text is empty if there are neither.
+    """
     by_process: dict[int, int] = {}
     for each in stats.held:
         by_process[each.pid] = by_process.get(each.pid, 0) + 1

@@ -1,4 +1,4 @@
-"""Iterating over the states of an object of a store."""
+"""Iteration over the states of a container of a store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 class Changes(Generic[_T]):
     """The states of a container, from :func:`watch`: ``for`` in threads, ``async for`` in loops.
 
-    Each copy is made after the watch for the next change has begun, so that no change is missed between the two.
+    Each copy is made after the watch for the next change has begun, so that no change in between is missed.
     """
 
     __slots__ = ("_proxy", "_store_context", "_timeout")
@@ -64,12 +64,12 @@ def watch(container: _T, timeout: float | None = None) -> Changes[_T]: ...
 
 
 def watch(container: Any, timeout: float | None = None) -> Changes[Any]:
-    """Iterate over plain copies of a container of a store: one now, and one after each change of it or its contents.
+    """Iterate over plain copies of a container of a store: one now, and one after each change, also of its contents.
 
     ``container``: an object, a struct, a dict, a list, a set or the store itself; ``for`` in threads, ``async for`` in
-    loops. Several changes between two steps give one copy, of the latest state; the last change always comes, and a
-    state may come twice. The iterator ends once the container is removed. Raises WaitTimeout if nothing changes for
-    ``timeout`` seconds.
+    loops. Several changes between two steps yield one copy, of the latest state; the last state is always yielded, and
+    a state may be yielded twice. The iteration ends once the container is removed. Raises WaitTimeout if nothing
+    changes for ``timeout`` seconds, and TypeError for another kind of object.
     """
     proxy = container._root if isinstance(container, StoreBase) else container
     if not isinstance(proxy, SharedContainer):

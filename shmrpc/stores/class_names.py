@@ -17,7 +17,7 @@ def class_name(cls: type) -> str:
 
 
 def importable_name(cls: type) -> str:
-    """Return the name of a class that can be found by it. Raises TypeError if it cannot."""
+    """Return the name of a class, after checking that :func:`find_class` finds the class by it. Raises TypeError."""
     name = class_name(cls)
     try:
         found = find_class(name)

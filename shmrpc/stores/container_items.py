@@ -16,8 +16,8 @@ def get_buffer(container: Any, key: Any) -> memoryview:
 
     ``container`` and ``key``: see :func:`shmrpc.atomic.add`. For a bytearray, an array or a tensor, the view is the
     shared memory itself, and writable: the memory stays valid as long as the view lives, even if the item is removed.
-    For bytes, and for a str in UTF-8, which never change, it is a read-only copy. Raises TypeError for other values,
-    and KeyError, IndexError, AttributeError and ObjectDeleted.
+    For bytes, and for a str as UTF-8, the view is a read-only copy, because they never change. Raises TypeError for
+    other values; KeyError, IndexError or AttributeError if there is no such item; and ObjectDeleted.
     """
     value = read_item(container, key)
     if isinstance(value, str):
@@ -36,7 +36,7 @@ def get_buffer(container: Any, key: Any) -> memoryview:
 
 
 def read_item(container: Any, key: Any) -> Any:
-    """Return an item of a container: a field of an object, or what ``container[key]`` is."""
+    """Return an item of a container: a field of an object, or ``container[key]``."""
     return getattr(container, key) if _is_record(container) else container[key]
 
 
@@ -49,4 +49,5 @@ def write_item(container: Any, key: Any, value: Any) -> None:
 
 
 def _is_record(container: Any) -> bool:
+    """Return True if the items of a container are attributes: for all but stores, dicts, lists and structs."""
     return not isinstance(container, (StoreBase, SharedDict, SharedList, SharedStruct))

@@ -36,7 +36,7 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<16sIIQ32s")
 #: The suffix of files that are not complete.
 _TEMPORARY_SUFFIX: Final = ".saving"
-#: The offset of the checksum, in bytes. It covers what comes before and after it.
+#: The offset of the checksum, in bytes. The checksum covers the bytes before and after itself.
 _CHECKSUM_OFFSET: Final = 32
 
 #: The fields of classes by the names of the classes, in the order of their numbers.
@@ -44,7 +44,10 @@ Classes = dict[str, tuple[str, ...]]
 
 
 def write(path: Path, classes: Classes, values: bytearray) -> None:
-    """Write a file, completely or not at all, even if the machine stops meanwhile. Raises OSError."""
+    """Write the classes and the values of a store to a file: completely or not at all, even if the machine stops.
+
+    Raises OSError.
+    """
     known = json.dumps([[name, list(fields)] for name, fields in classes.items()]).encode()
     head = _HEADER.pack(_MAGIC, _VERSION, len(known), len(values), b"")
     head = head[:_CHECKSUM_OFFSET] + _checksum(head, known, values)
@@ -62,7 +65,7 @@ def write(path: Path, classes: Classes, values: bytearray) -> None:
 
 
 def _resolve_target(path: Path) -> Path:
-    """Return the file to which a path leads by its links. Raises OSError if it leads to something that is no file."""
+    """Return the path of the file to which a path leads by its links. Raises OSError if it leads to no regular file."""
     target = Path(os.path.realpath(path))
     try:
         mode = target.lstat().st_mode
@@ -98,10 +101,10 @@ def _write_and_rename(target: Path, parts: Iterable[bytes | bytearray]) -> None:
 
 
 def _open_temporary(target: Path) -> tuple[int, Path | None]:
-    """Open a temporary file, and return its descriptor and its path; None if it has no name.
+    """Open a temporary file beside the target; return its descriptor and its path, None for a file without a name.
 
-    A file without a name leaves nothing behind if this process is killed. Where the file system has no such files, it
-    has a name, and is locked while it is written: see :func:`_remove_stale`.
+    A file without a name leaves nothing behind if this process is killed. Where the file system has no such files, the
+    file has a name, and is locked during the writing: see :func:`_remove_stale`.
     """
     try:
         descriptor = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
@@ -118,10 +121,11 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
         _lock(descriptor)
         if os.fstat(descriptor).st_nlink:
             return descriptor, written
-        os.close(descriptor)  # Another process took it for a stale file before it was locked, and removed it.
+        os.close(descriptor)  # Another process took the file for a stale one, and removed it before it was locked.
 
 
 def _temporary_path(target: Path) -> Path:
+    """Return a random path beside the target, which :func:`_remove_stale` recognizes."""
     return target.with_name(f".{target.name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
 
 
@@ -142,7 +146,7 @@ def _remove_stale(target: Path) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove a file. Raises OSError if another process has it locked."""
+    """Remove a file. Raises OSError if another process has locked the file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +156,7 @@ def _remove_unlocked(path: str) -> None:
 
 
 def read(path: Path) -> tuple[Classes, bytes]:
-    """Return the classes and the values of a saved file. Raises OSError; DecodeError for a damaged or other file."""
+    """Return the classes and the values of a saved file. Raises OSError, and DecodeError for any other file."""
     data = path.read_bytes()
     if data[: len(_MAGIC)] != _MAGIC:
         raise DecodeError(f"{path} is no file that a store was saved to: it begins with {data[:16]!r}")
@@ -177,6 +181,7 @@ def read(path: Path) -> tuple[Classes, bytes]:
 
 
 def _checksum(head: bytes, known: bytes, values: bytes | bytearray) -> bytes:
+    """Return the SHA-256 of a file. ``head``: at least the bytes before the checksum."""
     made = hashlib.sha256(head[:_CHECKSUM_OFFSET])
     made.update(known)
     made.update(values)

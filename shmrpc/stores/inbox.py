@@ -1,4 +1,4 @@
-"""The inbox of a store: messages, each of which one member takes."""
+"""The inbox of a store: messages, each of which goes to one member."""
 
 from __future__ import annotations
 
@@ -7,21 +7,48 @@ from typing import Any, Final, NoReturn, Protocol
 
 from shmrpc.errors import ShmrpcError
 from shmrpc.objects.arguments import check_timeout
-from shmrpc.objects.wait_queue import WaitQueue
+from shmrpc.objects.wait_queue import WaitQueue, undo_nothing
 
 
 class _Store(Protocol):
     """A store, as its inbox needs it."""
 
-    def _put(self, value: Any, is_back: bool = False, /) -> None: ...
-    def _take(self, waits: bool = False, /) -> list[Any]: ...
-    def _take_into(self, got: list[Any], /) -> bool: ...
-    def _peek(self) -> list[Any]: ...
-    def _has_messages(self) -> bool: ...
-    def _is_closed(self) -> bool: ...
-    def _wait_for_message(self, timeout: float | None, /) -> bool | None: ...
-    def _wait_queue(self, wait_set: int, kind: type[WaitQueue]) -> WaitQueue: ...
-    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn: ...
+    def _put(self, value: Any, is_back: bool = False, /) -> None:
+        """Add a message: as the last one, or as the first one if it was taken before (``is_back``)."""
+
+    def _take(self, waits: bool = False, /) -> list[Any]:
+        """Take the first message, and return it in a list, which is empty if there is none.
+
+        ``waits``: also return an empty list while another task of this loop is within a transaction.
+        """
+        raise NotImplementedError
+
+    def _take_into(self, got: list[Any], /) -> bool:
+        """Take the first message, and append it to ``got``; return False if there is none."""
+        raise NotImplementedError
+
+    def _peek(self) -> list[Any]:
+        """Return a copy of the first message in a list, which is empty if there is none."""
+        raise NotImplementedError
+
+    def _has_messages(self) -> bool:
+        """Return True if there is a message."""
+        raise NotImplementedError
+
+    def _is_closed(self) -> bool:
+        """Return True if the handle is closed."""
+        raise NotImplementedError
+
+    def _wait_for_message(self, timeout: float | None, /) -> bool | None:
+        """Block until there is a message; return True, False after the timeout, or None if waits are stopped."""
+
+    def _wait_queue(self, wait_set: int, kind: type[WaitQueue]) -> WaitQueue:
+        """Return the running loop's queue for a wait set."""
+        raise NotImplementedError
+
+    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
+        """Raise WaitStopped if ``waited`` is None, and WaitTimeout otherwise."""
+        raise NotImplementedError
 
 
 #: The number of the wait set for messages.
@@ -39,7 +66,10 @@ class InboxBase:
         self._store = store
 
     def put(self, value: Any) -> None:
-        """Put a copy of a value behind the other messages. Within a transaction, others see it at the end of that."""
+        """Add a copy of a value as the last message. Within a transaction, the commit adds the message.
+
+        Raises as setting a value of the store does.
+        """
         self._store._put(value)
 
     def has_messages(self) -> bool:
@@ -53,9 +83,9 @@ class Inbox(InboxBase):
     __slots__ = ()
 
     async def take(self, timeout: float | None = None) -> Any:
-        """Take the first message; wait up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped.
+        """Remove the first message and return it; wait up to ``timeout`` seconds for one.
 
-        While another task of this loop is within a transaction, it also waits for the end of that.
+        Also waits for the end of a transaction of another task of this loop. Raises WaitTimeout and WaitStopped.
         """
         timeout = check_timeout(timeout)
         got = self._store._take(True)
@@ -81,7 +111,7 @@ class Inbox(InboxBase):
         timeout = check_timeout(timeout)
         queue = self._store._wait_queue(_MESSAGES, WaitQueue)
         while not (got := self._store._peek()):
-            if not await queue.wait(self._store._has_messages, _undo_nothing, timeout):
+            if not await queue.wait(self._store._has_messages, undo_nothing, timeout):
                 self._store._raise_no_message(False, timeout)
         return got[0]
 
@@ -92,7 +122,10 @@ class BlockingInbox(InboxBase):
     __slots__ = ()
 
     def take(self, timeout: float | None = None) -> Any:
-        """Take the first message; wait up to ``timeout`` seconds for one. Raises WaitTimeout and WaitStopped."""
+        """Remove the first message and return it; wait up to ``timeout`` seconds for one.
+
+        Raises WaitTimeout and WaitStopped.
+        """
         timeout = check_timeout(timeout)
         got: list[Any] = []
         try:
@@ -112,10 +145,7 @@ class BlockingInbox(InboxBase):
         return got[0]
 
     def _wait(self, timeout: float | None) -> None:
+        """Block until there is a message. Raises WaitTimeout and WaitStopped."""
         waited = self._store._wait_for_message(timeout)
         if not waited:
             self._store._raise_no_message(waited, timeout)
-
-
-def _undo_nothing() -> None:
-    """Do nothing: a wait to read a message takes none."""

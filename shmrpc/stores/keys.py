@@ -17,7 +17,7 @@ _TIMES: Final = frozenset({datetime.date, datetime.time, datetime.datetime, date
 
 
 def plain_equivalent(key: Any) -> Any:
-    """Return the int, float, bool, str or bytes that equals a key; the key itself if none does, or if it is one.
+    """Return the int, float, bool, str or bytes that equals a key, or else the key itself.
 
     Raises TypeError for a key whose class has its own comparison.
     """
@@ -37,6 +37,7 @@ def plain_equivalent(key: Any) -> Any:
 
 
 def _plain_decimal(key: decimal.Decimal) -> Any:
+    """Return the int or float that equals a Decimal, or else the Decimal itself."""
     if not key.is_finite():
         hash(key)  # Raises Python's error for a signaling NaN.
         return float(key)
@@ -64,6 +65,7 @@ def _plain_scalar(numpy: Any, key: Any) -> Any:
 
 
 def _check_comparison(kind: type, base: type) -> None:
+    """Raise TypeError if a class compares its instances in another way than its base."""
     if kind.__eq__ is not base.__eq__ or kind.__hash__ is not base.__hash__:
         raise TypeError(
             f"a key of a store cannot be a {kind.__qualname__}, which has its own __eq__ or __hash__: "
@@ -81,7 +83,7 @@ def canonical_bytes(key: Any) -> bytes:
         return b"e" + _length_prefixed(named.encode())
     key = plain_equivalent(key)
     if key is None or isinstance(key, (bool, int, float, decimal.Decimal, complex)):
-        return _number(key)
+        return _number_bytes(key)
     if isinstance(key, str):
         return b"s" + _length_prefixed(key.encode("utf-8", "surrogatepass"))
     if isinstance(key, bytes):
@@ -91,7 +93,7 @@ def canonical_bytes(key: Any) -> bytes:
     if isinstance(key, frozenset):
         return b"{" + _length_prefixed(b"".join(sorted(map(canonical_bytes, key))))
     if type(key) in _TIMES:
-        return _time(key)
+        return _time_bytes(key)
     hash(key)  # Raises Python's error for an unhashable type.
     raise TypeError(
         f"a key of a store has to be None, a bool, a number, str, bytes, a member of an Enum, a tuple or frozenset of "
@@ -100,10 +102,12 @@ def canonical_bytes(key: Any) -> bytes:
 
 
 def _length_prefixed(parts: bytes) -> bytes:
+    """Return bytes after their length, so that no two different sequences of parts give the same bytes."""
     return struct.pack("<I", len(parts)) + parts
 
 
-def _number(key: Any) -> bytes:
+def _number_bytes(key: Any) -> bytes:
+    """Return the canonical bytes of a number, or of None."""
     if key is None:
         return b"0"
     if isinstance(key, complex):
@@ -117,20 +121,23 @@ def _number(key: Any) -> bytes:
     return b"r" + _length_prefixed(f"{above:x}/{below:x}".encode())
 
 
-def _time(key: Any) -> bytes:
-    """Return the bytes of a time. As in Python, times of two zones are equal at one moment, and ``fold`` is ignored."""
+def _time_bytes(key: Any) -> bytes:
+    """Return the canonical bytes of a value of datetime.
+
+    Equality is that of Python: two times of different zones are equal if their moment is the same, whatever ``fold``.
+    """
     if isinstance(key, datetime.timedelta):
         return b"d" + struct.pack("<iii", key.days, key.seconds, key.microseconds)
     if isinstance(key, datetime.timezone):
-        return b"z" + _time(key.utcoffset(None))
+        return b"z" + _time_bytes(key.utcoffset(None))
     if isinstance(key, datetime.datetime):
         if key.utcoffset() is None:
             return b"n" + _length_prefixed(key.isoformat().encode())
-        return b"a" + _time(key.replace(tzinfo=None) - datetime.datetime.min - key.utcoffset())  # type: ignore[operator]
+        return b"a" + _time_bytes(key.replace(tzinfo=None) - datetime.datetime.min - key.utcoffset())  # type: ignore[operator]
     if isinstance(key, datetime.time):
         passed = datetime.timedelta(
             hours=key.hour, minutes=key.minute, seconds=key.second, microseconds=key.microsecond
         )
         offset = key.utcoffset()
-        return b"t" + _time(passed) if offset is None else b"u" + _time(passed - offset)
+        return b"t" + _time_bytes(passed) if offset is None else b"u" + _time_bytes(passed - offset)
     return b"D" + struct.pack("<i", key.toordinal())

@@ -1,10 +1,10 @@
 """Packing of values whose types the core of stores does not know into bytes, and back.
 
-A value comes out equal and of its type, or is refused. So this module packs nothing that the codec of calls sends as
-something else: an instance of a class that is not registered as a dict of its fields, one of a derived class as its
-base, an array of another library as NumPy's. Two kinds of values need no registration: members of an Enum, and
-instances of classes that are derived from an immutable builtin type and add no state. They are found by the name of
-their class.
+A value is read back equal and of the same type, or is refused. So this module packs nothing that the codec of calls
+sends as something else: an instance of an unregistered class as a dict of its fields, an instance of a derived class as
+its base, an array of another library as one of NumPy. Two kinds of values need no registration, because readers find
+their class by its name: members of an Enum, and instances of classes that are derived from an immutable builtin type
+and add no state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BASES: Final[dict[type, Any]] = {
 
 
 def builtin_base(cls: type) -> type | None:
-    """Return the immutable builtin type from which a class is derived without added C state; None if there is none."""
+    """Return the immutable builtin type from which a class is derived; None without one, or if C code adds state."""
     for each in cls.__mro__[:-1]:
         if each in _BASES:
             return each
@@ -53,7 +53,7 @@ def builtin_base(cls: type) -> type | None:
 
 
 def builtin_value(value: Any, base: type) -> Any:
-    """Return the plain value of an instance of a derived class, even if the class overrides methods."""
+    """Return an instance of a derived class as a value of its builtin base, even if the class overrides methods."""
     return _BASES[base](value)
 
 
@@ -67,6 +67,7 @@ def _extra_attributes(value: Any) -> list[str]:
 
 
 def _write_enum(value: enum.Enum, context: EncodeContext) -> Ext:
+    """Return the extension of a member of an Enum. Raises TypeError if its class cannot be found by its name."""
     cls = type(value)
     name = value._name_
     content = [name] if name is not None and cls.__members__.get(name) is value else value._value_
@@ -74,6 +75,7 @@ def _write_enum(value: enum.Enum, context: EncodeContext) -> Ext:
 
 
 def _write_derived(value: Any, context: EncodeContext) -> Any:
+    """Return the extension of an instance of a derived class. Raises TypeError if the instance adds state."""
     cls = type(value)
     base = builtin_base(cls)
     pickled_by_itself = any({"__reduce__", "__reduce_ex__"} & each.__dict__.keys() for each in cls.__mro__[:-1])
@@ -89,6 +91,7 @@ def _write_derived(value: Any, context: EncodeContext) -> Any:
 
 
 def _read_named(payload: Any, context: DecodeContext) -> Any:
+    """Return the value that :func:`_write_enum` or :func:`_write_derived` has written."""
     name, content = payload
     if type(name) is not str:
         raise TypeError(f"expected the name of a class, got {type(name).__name__}")
@@ -102,6 +105,7 @@ def _read_named(payload: Any, context: DecodeContext) -> Any:
 
 
 def _register_advice(cls: type) -> str:
+    """Return the advice to register a class."""
     return f"register the class with shmrpc.register({cls.__qualname__}, encode, decode)"
 
 
@@ -120,7 +124,7 @@ _ADVICE: Final[tuple[tuple[str, str], ...]] = (
 
 
 def unsupported_error(value: Any) -> TypeError:
-    """Return the error for a value that would come out as something else."""
+    """Return the error, with advice, for a value that would not be read back as it is."""
     cls = type(value)
     if cls.__module__.partition(".")[0] in {"pandas", "polars"} and (advice := encode_errors.advise_sender(value)):
         return TypeError(f"{re.sub('^send ', 'store ', advice)}; or {_register_advice(cls)}")
@@ -138,7 +142,10 @@ def _refuse(value: Any, context: EncodeContext) -> Any:
 
 
 def _depth_limited(write: Writer) -> Writer:
-    """Let a writer of plain containers count their depth, as those of extensions do."""
+    """Return a writer of plain containers that limits their depth, as writers of extensions do.
+
+    Beyond MAX_DEPTH the writer raises RecursionError.
+    """
 
     def counted(value: Any, context: EncodeContext) -> Any:
         if context._depth == MAX_DEPTH:
@@ -152,7 +159,7 @@ def _depth_limited(write: Writer) -> Writer:
 
 
 class _ExactEncoder(ValueEncoder):
-    """Encoder of values that come out equal and of their types. It refuses all others."""
+    """Encoder that refuses values that would not be read back equal and of the same type."""
 
     def __init__(self) -> None:
         super().__init__(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, _EXTENSIONS, pickled=False)
@@ -183,7 +190,10 @@ _MUTABLE: Final = frozenset({MAPPING, CLASSED})
 
 
 def _read_registered(read: Reader) -> Reader:
-    """Let a reader of registered classes raise an error for an unknown class, for which calls read its fields."""
+    """Return a reader of registered classes that raises ValueError for an unknown class.
+
+    For calls, the reader returns the fields instead.
+    """
 
     def read_registered(payload: Any, context: DecodeContext) -> Any:
         if type(payload) is list and payload and not registry.is_known(payload[0]):
@@ -208,13 +218,14 @@ _EXTENSIONS: Final = (
 
 
 def _read_for_display(payload: Any, context: DecodeContext) -> Any:
-    """Read the packed content of an instance without its class."""
+    """Return an instance as a plain value, without its class; a member of an Enum as its name."""
     name, content, *_ = payload
     is_member = type(content) is list and len(content) == 1 and type(content[0]) is str
     return f"{name.rpartition(':')[2]}.{content[0]}" if is_member else content
 
 
-def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Callable[[bytes], Any]:
+def _make_decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Callable[[bytes], Any]:
+    """Return the function that unpacks values. ``read_of``: readers to use instead, by the numbers of extensions."""
     readers = {each.code: (each.name, read_of.get(each.code, each.read)) for each in extensions}
     context = DecodeContext(readers, msgspec.msgpack.decode, pickled=False)
     decode = msgspec.msgpack.Decoder(ext_hook=context.hook).decode
@@ -231,9 +242,9 @@ def _decoder(extensions: Iterable[Extension], read_of: dict[int, Reader]) -> Cal
 
 _encoder: Final = _ExactEncoder()
 #: The function that returns the value of packed bytes. It raises DecodeError if this process cannot read it.
-unpack: Final = _decoder(_EXTENSIONS, {})
+unpack: Final = _make_decoder(_EXTENSIONS, {})
 #: The same for tools that only show values: instances come out as plain values, without their classes.
-unpack_for_display: Final = _decoder(
+unpack_for_display: Final = _make_decoder(
     _EXTENSIONS, dict.fromkeys((NAMED, registry.ENUM, registry.OBJECT, registry.CUSTOM), _read_for_display)
 )
 

@@ -15,7 +15,7 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import DecodeError, EncodeError
 from shmrpc.stores.class_names import class_name, find_class
-from shmrpc.stores.shared_container import SharedContainer
+from shmrpc.stores.shared_container import RECORD_TYPE, SharedContainer
 from shmrpc.values.references import allow_instance
 
 _C = TypeVar("_C", bound=type)
@@ -53,7 +53,7 @@ class SharedClass:
         return _make_proxy_class(self)
 
     def make_instance(self, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Make a plain instance, outside the store."""
+        """Make a plain instance, outside the store, of field values and other attributes; for a struct, make a dict."""
         if issubclass(self.cls, enum.IntEnum):
             return {member: fields[member] for member in self.cls}
         made = object.__new__(self.cls)
@@ -64,9 +64,9 @@ class SharedClass:
         return made
 
     def field_values(self, instance: Any) -> tuple[list[Any], dict[str, Any] | None]:
-        """Return the values of an instance's fields, and its other attributes; None if the class is not open.
+        """Return the values of an instance's fields, and a dict of its other attributes, None if the class is not open.
 
-        Raises TypeError if a field is missing, EncodeError if an attribute would be lost.
+        Raises TypeError if a field is missing, and EncodeError if an attribute would be lost.
         """
         try:
             fields = [getattr(instance, name) for name in self.fields]
@@ -105,19 +105,20 @@ def shared(*, open: bool = False) -> Callable[[_C], _C]: ...
 
 @dataclass_transform()
 def shared(cls: Any = None, /, *, open: bool = False) -> Any:
-    """Let instances of a class be in a store, where its methods work on the shared memory.
+    """Mark a class, so that stores can hold its instances; in a store, its methods work on the shared memory.
 
-    A class with annotations that is no dataclass becomes one. Its fields are those of the dataclass, or its
-    ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared too. Other processes
-    find the class by its module and name, so they must be able to import it. Raises TypeError for a class that has no
-    fields and is not open, or whose base classes have state that a store would lose.
+    Returns the class. A class with annotations that is no dataclass becomes one. The fields are those of the dataclass,
+    or its ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared too. Other
+    processes find the class by its module and name, so they must be able to import it. Raises TypeError for a class
+    that has no fields and is not open, or whose base classes have state that a store would lose.
     """
     if cls is None:
-        return lambda cls: _shared(cls, open)
-    return _shared(cls, open)
+        return lambda cls: _mark_shared(cls, open)
+    return _mark_shared(cls, open)
 
 
-def _shared(cls: Any, is_open: bool) -> Any:
+def _mark_shared(cls: Any, is_open: bool) -> Any:
+    """Mark a class as :func:`shared` does; return the class, or the dataclass that it has become."""
     if not isinstance(cls, type):
         raise TypeError(f"shared: expected a class, got {cls!r}")
     _check_bases(cls)
@@ -129,7 +130,7 @@ def _shared(cls: Any, is_open: bool) -> Any:
 
 
 def _check_bases(cls: type) -> None:
-    """Raise TypeError for a class whose instances have items or state besides their fields."""
+    """Raise TypeError for an Enum, and for a class whose instances have items or state besides their fields."""
     if issubclass(cls, enum.Enum):
         raise TypeError(f"shared: {cls.__qualname__} is an Enum, whose members a store holds without a mark")
     for each in cls.__mro__[:-1]:
@@ -142,11 +143,13 @@ def _check_bases(cls: type) -> None:
 
 
 def _register(shared_class: SharedClass) -> SharedClass:
+    """Add a class to those that stores can hold; return it."""
     _classes[shared_class.cls] = _by_name[shared_class.name] = shared_class
     return shared_class
 
 
 def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
+    """Return the names of a class's fields. Raises TypeError if there are none, unless the class is open."""
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
     slots: list[str] = []
@@ -162,14 +165,15 @@ def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
 
 
 def registered_class(cls: type) -> SharedClass | None:
-    """Return the shared class of a class; None if it is not marked."""
+    """Return the SharedClass of a class; None if the class is not marked."""
     return _classes.get(cls)
 
 
 def struct_class(cls: type[enum.IntEnum]) -> SharedClass:
-    """Return the shared class of structs whose fields are numbered by the members of an enumeration.
+    """Return the SharedClass of structs whose fields are numbered by the members of an enumeration.
 
-    Raises TypeError if the class is no IntEnum, or its members are not 0, 1, 2 and so on.
+    The first call registers the enumeration. Raises TypeError if it is no IntEnum, or its members are not 0, 1, 2 and
+    so on.
     """
     if not (isinstance(cls, type) and issubclass(cls, enum.IntEnum)):
         raise TypeError(f"struct: expected a class derived from IntEnum, got {cls!r}")
@@ -179,7 +183,7 @@ def struct_class(cls: type[enum.IntEnum]) -> SharedClass:
 
 
 def find_shared_class(name: str, fields: tuple[str, ...]) -> SharedClass:
-    """Return the shared class of this name. Import its module if necessary.
+    """Return the SharedClass of this name. Import its module if necessary.
 
     Raises DecodeError if the class cannot be found, is not marked, or has other fields.
     """
@@ -201,7 +205,7 @@ def find_shared_class(name: str, fields: tuple[str, ...]) -> SharedClass:
 
 @dataclasses.dataclass(frozen=True)
 class NewStruct:
-    """The values of a new struct."""
+    """The values of a struct that a store is about to hold."""
 
     shared_class: SharedClass
     fields: list[Any]
@@ -223,7 +227,7 @@ class _ClassProxy(SharedContainer):
 
     def _address(self) -> tuple[int, int, int, int]:
         return (
-            19,
+            RECORD_TYPE,
             cast(_StoreContext, self._store_context).converter.committed_class_number(self._shared_class),
             *self._place,
         )
@@ -289,7 +293,7 @@ class _OpenMixin:
 
 
 def _make_proxy_class(shared_class: SharedClass) -> type:
-    """Make the class of the proxies for instances of a class, with its methods and a descriptor for each field."""
+    """Return a new class for proxies of instances, with the methods of their class and a descriptor for each field."""
     space: dict[str, Any] = {"__slots__": (), "_shared_class": shared_class, "__module__": shared_class.cls.__module__}
     space["__doc__"] = shared_class.cls.__doc__
     if issubclass(shared_class.cls, enum.IntEnum):

@@ -12,7 +12,7 @@ from shmrpc.values.references import StoredObject
 
 
 def install() -> None:
-    """Let json and, if the program has imported it, FastAPI serialize containers. Idempotent."""
+    """Install the hooks of json and, if the program has imported it, of FastAPI. Idempotent."""
     if not hasattr(json.JSONEncoder.default, "_of_shmrpc"):
         json.JSONEncoder.default = _default_after(json.JSONEncoder.default)  # type: ignore[method-assign]
     encoders = sys.modules.get("fastapi.encoders")
@@ -22,6 +22,8 @@ def install() -> None:
 
 
 def _default_after(refuse: Any) -> Any:
+    """Return a ``JSONEncoder.default`` for containers, which leaves other values to the previous one, ``refuse``."""
+
     @functools.wraps(refuse)
     def default(self: json.JSONEncoder, o: Any) -> Any:
         return o._copy() if isinstance(o, StoredObject) else refuse(self, o)
@@ -31,6 +33,7 @@ def _default_after(refuse: Any) -> Any:
 
 
 def _for_fastapi(value: StoredObject) -> Any:
+    """Return a container as FastAPI serializes its plain copy."""
     return sys.modules["fastapi.encoders"].jsonable_encoder(value._copy())
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from shmrpc import _core
 from shmrpc.values.references import StoredObject
+
+#: The types of containers, as in the core.
+LIST_TYPE: Final = 16
+DICT_TYPE: Final = 17
+SET_TYPE: Final = 18
+RECORD_TYPE: Final = 19
 
 
 class ContainerContext(Protocol):
@@ -15,18 +21,18 @@ class ContainerContext(Protocol):
 
     @property
     def find_container(self) -> Callable[[str, int, int, int, int], Any]:
-        """The function that finds a container by the parts of its reference."""
+        """The function that returns a proxy of a container for the parts of its reference."""
         raise NotImplementedError
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a transaction for several operations."""
+        """Return a transaction for several operations, to enter with ``with``."""
         raise NotImplementedError
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Wait until a container has changed."""
+        """Wait until a container has changed. Raises WaitTimeout and ObjectDeleted."""
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Block until a container has changed."""
+        """Block until a container has changed. Raises WaitTimeout and ObjectDeleted."""
 
 
 class SharedContainer(StoredObject):
@@ -43,13 +49,16 @@ class SharedContainer(StoredObject):
         @property
         def _store_name(self) -> str: ...
         def _copy(self) -> Any: ...
-        def _copy_to_put(self) -> Any: ...
+        def _copy_to_put(self) -> Any:
+            """Return a copy to put elsewhere; of a container that this process has removed, the last contents."""
+
         def __len__(self) -> int: ...
 
     def copy(self) -> Any:
-        """Return a plain copy of the container and its contents, as they were at one moment.
+        """Return a plain copy of the container and its contents at one moment.
 
-        Processes that change the store continuously wait while much is copied. Raises ObjectDeleted if it was removed.
+        Processes that change the store continuously wait while a large copy is made. Raises ObjectDeleted if the
+        container was removed.
         """
         return self._copy()
 
@@ -60,15 +69,15 @@ class SharedContainer(StoredObject):
         return self._copy()
 
     async def changed(self, timeout: float | None = None) -> None:
-        """Wait until the container or its contents change, or it is removed; for ``timeout`` seconds at most.
+        """Wait at most ``timeout`` seconds until the container or its contents change, or the container is removed.
 
-        While another task of this loop is within a transaction, it waits for the end of that, which may have changed
-        the container. Raises WaitTimeout, and ObjectDeleted if it was removed before.
+        If another task of this loop is within a transaction, wait for its end instead, because it may have changed the
+        container. Raises WaitTimeout, WaitStopped, and ObjectDeleted if the container was removed before.
         """
         await self._store_context.wait_for_change(cast(_core.Proxy, self), timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Wait as :meth:`changed` does, and block this thread meanwhile."""
+        """Block this thread until the container changes: see :meth:`changed`."""
         self._store_context.block_for_change(cast(_core.Proxy, self), timeout)
 
     def __eq__(self, other: object) -> bool:
@@ -79,6 +88,7 @@ class SharedContainer(StoredObject):
         return self._equals(other)
 
     def _equals(self, other: object) -> bool:
+        """Return True if a plain copy of this container equals a plain value."""
         return bool(self._copy() == other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -96,20 +106,21 @@ class SharedContainer(StoredObject):
         return pydantic_serializer()
 
     def _reference(self) -> tuple[str, int, int, int, int]:
+        """Return the arguments with which ``find_container()`` finds this container."""
         return self._store_name, *self._address()
 
     def _address(self) -> tuple[int, int, int, int]:
-        """Return the numbers of its type and its class, its place and its number."""
+        """Return the container's type, class number (0 without a class), place and identity."""
         raise NotImplementedError
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a plain copy of a container of a store, and any other value itself."""
+    """Return a plain copy of a container of a store; return any other value itself."""
     return value._copy() if isinstance(value, SharedContainer) else value
 
 
 def on_copy(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make a method that applies a binary operator to plain copies of the container and the other operand."""
+    """Return a method that applies a binary operator to plain copies of the container and the other operand."""
 
     def apply(self: SharedContainer, other: Any) -> Any:
         return operation(self.copy(), plain_copy(other))
@@ -118,7 +129,7 @@ def on_copy(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def on_copy_reflected(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make a method that applies a binary operator whose right operand is a plain copy of the container."""
+    """Return a method for a reflected operator, whose right operand is a plain copy of the container."""
 
     def apply(self: SharedContainer, other: Any) -> Any:
         return operation(other, self.copy())

@@ -6,14 +6,14 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, MutableMapp
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from shmrpc import _core
-from shmrpc.stores.shared_container import SharedContainer, plain_copy
+from shmrpc.stores.shared_container import DICT_TYPE, SharedContainer, plain_copy
 
 #: The default of ``pop()`` if the caller gives none.
 _MISSING: Final = object()
 
 
 class DictMethods(SharedContainer, MutableMapping[Any, Any]):
-    """The methods of a dict of a store, and of the store itself. An iteration goes over the keys at its beginning."""
+    """The methods of a dict of a store, and of the store itself. An iteration is over the keys at its beginning."""
 
     __slots__ = ()
 
@@ -33,25 +33,28 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
 
     @staticmethod
     def fromkeys(keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
-        """Return a plain dict of keys that all have the same value."""
+        """Return a plain dict in which all keys have the same value."""
         return dict.fromkeys(keys, value)
 
     def _ipython_key_completions_(self) -> list[Any]:
         return self._keys()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, or ``default``."""
+        """Return the value of a key, or ``default`` if there is no such key."""
         return self._get(key, default)
 
     def pop(self, key: Any, default: Any = _MISSING) -> Any:
-        """Remove a key and return its value, as a plain copy. Raises KeyError without a ``default``."""
+        """Remove a key and return its value, as a plain copy.
+
+        Returns ``default`` if there is no such key, and raises KeyError if none is given.
+        """
         value = self._pop(key, default)
         if value is _MISSING:
             raise KeyError(key)
         return value
 
     def popitem(self) -> tuple[Any, Any]:
-        """Remove the key that was added last, and return it with its value, as a plain copy. Raises KeyError."""
+        """Remove the last key; return the key and its value, as a plain copy. Raises KeyError if the dict is empty."""
         with self._store_context.transaction():
             keys = self._keys()
             if not keys:
@@ -59,14 +62,14 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
             return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key; set it to ``default`` before if there is none."""
+        """Return the value of a key; if there is no such key, add it with the value ``default`` first."""
         with self._store_context.transaction():
             if key not in self:
                 self[key] = default
             return self[key]
 
     def update(self, *others: Any, **names: Any) -> None:
-        """Set keys, all at once."""
+        """Set the items of mappings or pairs, and keyword arguments, in one transaction."""
         items = dict(*map(plain_copy, others), **names)
         with self._store_context.transaction():
             for key, value in items.items():
@@ -77,15 +80,15 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
         self._clear()
 
     def keys(self) -> KeysView[Any]:
-        """Return the keys that there are now."""
+        """Return the present keys."""
         return dict.fromkeys(self._keys()).keys()
 
     def items(self) -> ItemsView[Any, Any]:
-        """Return the keys that there are now, with their values."""
+        """Return the present keys and their values."""
         return dict(self._items()).items()
 
     def values(self) -> ValuesView[Any]:
-        """Return the values that there are now."""
+        """Return the present values."""
         return dict(self._items()).values()
 
     def __or__(self, other: Any) -> dict[Any, Any]:
@@ -100,9 +103,9 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
 
 
 class SharedDict(_core.DictProxy, DictMethods):
-    """A dict of a store. Keys are in the order in which they were added."""
+    """A dict of a store. Keys are in the order of their insertion."""
 
     __slots__ = ()
 
     def _address(self) -> tuple[int, int, int, int]:
-        return 17, 0, *self._place
+        return DICT_TYPE, 0, *self._place

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from typing import Any, Final, Self, SupportsIndex, cast
 
 from shmrpc import _core
-from shmrpc.stores.shared_container import SharedContainer, on_copy, on_copy_reflected
+from shmrpc.stores.shared_container import LIST_TYPE, SharedContainer, on_copy, on_copy_reflected
 
 #: An index behind the end of any list.
 _END: Final = (1 << 63) - 1
 
 
 class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
-    """A list of a store. An iteration goes over the items that were there when it began."""
+    """A list of a store. An iteration is over the items at its beginning."""
 
     __slots__ = ()
 
     def _address(self) -> tuple[int, int, int, int]:
-        return 16, 0, *self._place
+        return LIST_TYPE, 0, *self._place
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._range(0, _END))
@@ -36,7 +36,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
         self._splice(_END, _END, [value])
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Add values at the end, all at once."""
+        """Add values at the end, in one operation."""
         # chain() hides the length that an iterator claims to have: list.extend() does not trust it either.
         self._splice(_END, _END, list(itertools.chain(values)))
 
@@ -93,7 +93,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
         self._reorder(lambda items: range(len(items) - 1, -1, -1))
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
-        """Sort the items, as ``list.sort`` does. Containers in the list are moved, and stay the same objects."""
+        """Sort the items, as ``list.sort`` does. Proxies of containers in the list stay valid."""
 
         def order(items: list[Any]) -> Iterable[int]:
             keys = items if key is None else [key(item) for item in items]
@@ -102,11 +102,16 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
         self._reorder(order)
 
     def _reorder(self, order: Callable[[list[Any]], Iterable[int]]) -> None:
+        """Move the items into the order of the indices that ``order(items)`` returns.
+
+        Raises ValueError if ``order`` has changed the list.
+        """
         with self._store_context.transaction():
             if not self._permute(list(order(self._range(0, _END)))):
                 raise ValueError("list modified during sort")
 
     def _rewrite(self, make: Callable[[list[Any]], list[Any]]) -> None:
+        """Replace all items by those that ``make(copy of the list)`` returns."""
         with self._store_context.transaction():
             self._splice(0, _END, make(self.copy()))
 
@@ -142,7 +147,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
 
 
 def _check_slice(index: Any) -> None:
-    """Raise TypeError for a value that is no slice, and IndexError for an index beyond any list."""
+    """Raise TypeError for a value that is no slice, and IndexError for an integer, which is beyond any list."""
     if not isinstance(index, slice):
         if hasattr(index, "__index__"):
             raise IndexError(f"cannot fit '{type(index).__name__}' into an index-sized integer")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, MutableSet, Set
 from typing import Any, cast
 
 from shmrpc import _core
-from shmrpc.stores.shared_container import SharedContainer, on_copy, on_copy_reflected
+from shmrpc.stores.shared_container import SET_TYPE, SharedContainer, on_copy, on_copy_reflected
 
 
 def _in_place(update: Callable[[Any, Any], None]) -> Callable[[Any, Any], Any]:
-    """Make a method for an in-place operator, which accepts sets alone."""
+    """Return a method for an in-place operator, which accepts only sets."""
 
     def apply(self: SharedSet, other: Any) -> Any:
         if not isinstance(other, Set):
@@ -28,7 +28,7 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
     __slots__ = ()
 
     def _address(self) -> tuple[int, int, int, int]:
-        return 18, 0, *self._place
+        return SET_TYPE, 0, *self._place
 
     @classmethod
     def _from_iterable(cls, members: Iterable[Any]) -> Any:
@@ -66,14 +66,14 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
         self._clear()
 
     def update(self, *others: Iterable[Any]) -> None:
-        """Add members, all at once."""
+        """Add the members of all others, in one transaction."""
         members = set().union(*others)
         with self._store_context.transaction():
             for member in members:
                 self._insert(member)
 
     def difference_update(self, *others: Iterable[Any]) -> None:
-        """Remove members, all at once."""
+        """Remove the members of all others, in one transaction."""
         members = set().union(*others)
         with self._store_context.transaction():
             for member in members:
@@ -85,7 +85,7 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
             self.difference_update(self.copy() - self.copy().intersection(*others))
 
     def symmetric_difference_update(self, other: Iterable[Any]) -> None:
-        """Keep only the members that are in either, but not in both."""
+        """Keep the members that are not in the other, and add those of the other that were not here."""
         with self._store_context.transaction():
             members = set(other)
             common = self.copy() & members
@@ -133,5 +133,5 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
 
 
 def _hashable(member: Any) -> Any:
-    """Return the frozenset that equals a set: Python looks one up so in a set. Return any other value itself."""
+    """Return the frozenset that equals a set, because sets find a set so; return any other value itself."""
     return frozenset(member) if isinstance(member, (set, SharedSet)) else member

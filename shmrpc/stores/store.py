@@ -16,7 +16,7 @@ from shmrpc.stores.store_base import StoreBase, open_store
 
 @public_class("shmrpc.Store", "shmrpc.store(name)")
 class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
-    """Values that all processes that open the name change in place: see :func:`shmrpc.store`."""
+    """A dict of values that all processes that open its name change in place: see :func:`shmrpc.store`."""
 
     async def fail_over(self) -> int | None:
         """Replace the store by a copy if a process holds it and makes no progress, as a stopped process does.
@@ -25,8 +25,8 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
         store is fenced off: when it goes on, each use of the store raises LocalProtocolError, and other processes see
         none of its changes. The copy has what that process had committed.
 
-        Returns the id of that process, -1 if it is one of another container, or None if no process holds the store for
-        longer than ``busy_timeout``: then nothing changes. Raises SharedMemoryError if there is no room for a copy in
+        Returns the id of that process, -1 for a process of another container, or None, without a change, if no process
+        holds the store for longer than ``busy_timeout``. Raises SharedMemoryError if there is no room for a copy in
         /dev/shm, and LocalProtocolError within a transaction of this process.
         """
         return await asyncio.to_thread(self._fail_over)
@@ -34,19 +34,19 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
     async def save(self, path: str | os.PathLike[str]) -> None:
         """Save a snapshot of the values to a file; messages are not saved.
 
-        The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, also in
-        place of another file. Links are followed. Raises OSError if the file cannot be written, or if the path leads to
-        something that is no regular file.
+        The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, which
+        replaces an existing file. Links are followed. Raises OSError if the file cannot be written, or if the path
+        leads to no regular file.
         """
         await asyncio.to_thread(self._save, path)
 
     async def load(self, path: str | os.PathLike[str]) -> None:
         """Replace all values by those of a saved file, in one transaction.
 
-        Objects that came out of the store before raise ObjectDeleted; messages stay. The old values are freed at the
-        end, so there has to be room for both. If this raises, nothing changes. Raises OSError if the file cannot be
-        read, DecodeError if it is not such a file, is damaged or of a newer version, or if a class has other fields in
-        the store, StoreFull and StoreBusy.
+        Proxies from before raise ObjectDeleted; messages stay. The old values are freed at the end, so the store needs
+        room for both. After an error nothing has changed. Raises OSError if the file cannot be read; DecodeError if it
+        is not such a file, is damaged or of a newer version, or if a class has other fields in the store; StoreFull;
+        and StoreBusy.
         """
         await asyncio.to_thread(self._load_from, path)
 
@@ -102,10 +102,10 @@ def store(
     ``busy_timeout`` seconds for a process that is within a transaction, and then raises StoreBusy, which names that
     process. ``pickle`` lets values of other types be pickled.
 
-    With ``single_writer=True`` only one process changes the store, its owner: the first process that opens it so while
-    it has none. All others map its memory read-only, so they cannot change it by any means; operations that would
-    change it raise LocalProtocolError, which names the owner. If the owner ends, the others go on reading what it had
-    committed, and the next process that opens the store so becomes the owner of those values. The owner keeps the
+    With ``single_writer=True`` only the owner changes the store: the first process that opens the store so while there
+    is no owner. All others map the memory read-only, so they cannot change it by any means; operations that would
+    change the store raise LocalProtocolError, which names the owner. If the owner ends, the others go on reading the
+    committed values, and the next process that opens the store becomes the owner of these values. The owner keeps the
     memory of removed values for new ones.
 
     Raises NameConflict if the name is open as something else, or with another ``max_memory`` or ``single_writer``,

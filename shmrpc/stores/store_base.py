@@ -69,7 +69,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     def _wrap(
         cls, shared_object: _core.SharedObject, busy_timeout: float = _BUSY_TIMEOUT, pickle: bool = False
     ) -> Self:
-        """Make a handle of a store that this process has opened."""
+        """Make a handle of a store that this process has opened. Raises TypeError or ValueError for a bad option."""
         check_seconds("busy_timeout", busy_timeout)
         check_flag("pickle", pickle)
         return open_handle(
@@ -78,6 +78,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
 
     @classmethod
     def _make(cls, shared_object: _core.SharedObject, busy_timeout: float, context: StoreContext) -> Self:
+        """Make a handle whose objects have this context."""
         store = _core.Store.__new__(cls, shared_object, context, busy_timeout)
         context._store_ref = context.converter.store_ref = store._store_ref
         store._object = shared_object
@@ -90,15 +91,15 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     def close(self) -> None:
         """Close the handle. Idempotent.
 
-        Objects that came out of it stay usable as long as another handle of the store is open in this process. With its
-        last handle, this process leaves the store, and with the last process the store is gone. Waits end with
+        Proxies stay usable as long as another handle of the store is open in this process. When a process closes its
+        last handle, the process leaves the store. When the last process leaves, the store is deleted. Waits end with
         LocalProtocolError.
         """
         super().close()
         self._store_context.remove(self)
 
     def stop(self) -> None:
-        """End all waits of this handle, and those for objects of the store in this process, with WaitStopped.
+        """End all waits of this handle, and all waits of this process for objects of the store, with WaitStopped.
 
         Waits that begin before :meth:`resume`, or before the handle is closed, end as well.
         """
@@ -144,9 +145,9 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     # --- as a mapping ---
 
     def copy(self) -> dict[Any, Any]:
-        """Return a plain dict of all values, as they were at one moment.
+        """Return a plain dict of all values at one moment.
 
-        Processes that change the store continuously wait while much is copied.
+        Processes that change the store continuously wait while a large copy is made.
         """
         return cast(dict[Any, Any], self._root.copy())
 
@@ -157,15 +158,15 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return self._root._copy()
 
     async def changed(self, timeout: float | None = None) -> None:
-        """Wait until any value changes, for ``timeout`` seconds at most. Raises WaitTimeout.
+        """Wait at most ``timeout`` seconds until any value changes. Raises WaitTimeout and WaitStopped.
 
-        While another task of this loop is within a transaction, it waits for the end of that, which may have changed
+        If another task of this loop is within a transaction, wait for its end instead, because it may have changed
         values.
         """
         await self._root.changed(timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Wait as :meth:`changed` does, and block this thread meanwhile."""
+        """Block this thread until any value changes: see :meth:`changed`."""
         self._root.wait_changed(timeout)
 
     def _get(self, key: Any, default: Any, /) -> Any:
@@ -197,15 +198,16 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         Others see all changes of the block or none, even if this process is killed. If the block raises, or is
         cancelled, nothing changes. Others that change the store wait meanwhile, so keep the block short; readers do
         not wait. Waits up to ``timeout`` seconds for a transaction of another process, thread or task. Raises
-        WaitTimeout, which names the process that is within one.
+        WaitTimeout, whose text names that process.
         """
         return Transaction.of(self, check_timeout(timeout))
 
     def struct(self, fields: type[enum.IntEnum], values: Mapping[Any, Any] | None = None) -> SharedStruct:
         """Return the struct whose fields are numbered by the members of an enumeration.
 
-        Its key in the store is the name of the enumeration. If there is none, it is made with ``values``, and with 0
-        for fields that are not among these.
+        The key of the struct in the store is the name of the enumeration. The first call makes the struct with
+        ``values``, and with 0 for all other fields. Raises TypeError if the key has another value, or ``fields`` is no
+        IntEnum whose members are 0, 1, 2 and so on.
         """
         shared_class = struct_class(fields)
         key = fields.__name__
@@ -220,12 +222,14 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return value
 
     def _save(self, path: str | os.PathLike[str]) -> None:
+        """Save a snapshot as :meth:`shmrpc.Store.save` does, and block this thread meanwhile."""
         from shmrpc.stores import files  # Few programs save a store, and this imports hashlib and json.
 
         classes, values = self._saved()
         files.write(Path(path), classes, values)
 
     def _load_from(self, path: str | os.PathLike[str]) -> None:
+        """Load a file as :meth:`shmrpc.Store.load` does, and block this thread meanwhile."""
         from shmrpc.stores import files
 
         classes, values = files.read(Path(path))
@@ -261,7 +265,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return self._object.is_closed
 
     def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
-        """Raise the error for a wait for a message that failed: WaitStopped if ``waited`` is None, or WaitTimeout."""
+        """Raise the error for a failed wait for a message: WaitStopped if ``waited`` is None, else WaitTimeout."""
         if waited is None:
             raise wait_stopped_error(self._object)
         raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")

@@ -15,7 +15,7 @@ from shmrpc.errors import WaitTimeout
 from shmrpc.host.processes import describe_process, describe_stopped
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.handle import Handle
-from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
+from shmrpc.objects.wait_queue import WaitQueue, undo_nothing, wait_stopped_error
 from shmrpc.stores.serializers import install
 from shmrpc.stores.transaction import Transaction
 from shmrpc.stores.value_converter import ValueConverter
@@ -35,7 +35,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child: a thread of the parent, which the child does not have, may hold it."""
+    """Replace the lock, in a forked child: a thread of the parent may have held it."""
     global _lock
     _lock = threading.RLock()
 
@@ -49,7 +49,7 @@ class StoreHandle(Handle):
     _opener_name: ClassVar = "store"
 
     def _holder(self) -> int:
-        """Return the id of the process that changes the store now; 0 if there is none."""
+        """Return the id of the process that changes the store now, or is within a transaction; 0 if there is none."""
         raise NotImplementedError
 
     def _timeout_cause(self) -> str:
@@ -64,9 +64,9 @@ class StoreHandle(Handle):
 
 
 def find_container(name: str, kind: int, number: int, at: int, identity: int) -> Any:
-    """Return a container of a store that this process has open. Raises LocalProtocolError if it does not.
+    """Return a proxy of a container of a store. Raises LocalProtocolError if this process does not have the store open.
 
-    ``kind`` and ``number`` are the container's type and class, ``at`` and ``identity`` its place and number.
+    ``kind`` and ``number`` are the container's type and class number, ``at`` and ``identity`` its place and identity.
     """
     context = _contexts.get(name)
     if context is None or context._object.is_closed:
@@ -80,7 +80,7 @@ set_finder(find_container)
 class StoreContext(StoreHandle):
     """The state of a store in this process.
 
-    It lives as long as a handle or an object of the store does, and is closed with the last handle.
+    The context lives as long as a handle or a proxy of the store, and is closed with the last handle.
     """
 
     #: The core's part of this context, from which proxies are made. The first handle sets it.
@@ -123,7 +123,7 @@ class StoreContext(StoreHandle):
             self.stop_for(handle, False)
 
     def stop_for(self, handle: Handle, is_stopped: bool) -> None:
-        """Note that a handle is stopped or not. Waits for objects end while any handle is stopped."""
+        """Record that a handle is stopped or not. While any handle is stopped, waits for objects end."""
         with _lock:
             (self._stopped.add if is_stopped else self._stopped.discard)(handle)
             if not self._object.is_closed:
@@ -136,11 +136,14 @@ class StoreContext(StoreHandle):
         self.converter.forget_classes()
 
     def transaction(self) -> Transaction:
-        """Return a transaction for several operations; within a transaction of the user it is a part of that."""
+        """Return a transaction for several operations, which becomes a part of a transaction of the user, if any."""
         return Transaction.of(self, self.busy_timeout, joins=True)
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Wait until a container has changed. Raises WaitTimeout and ObjectDeleted."""
+        """Wait until a container has changed, or a transaction of another task of this loop has ended.
+
+        Raises WaitTimeout, WaitStopped and ObjectDeleted.
+        """
         timeout = check_timeout(timeout)
         if await self.wait_for_sibling(timeout):
             return  # No watch has seen what the other task has changed, so this counts as a change.
@@ -148,14 +151,14 @@ class StoreContext(StoreHandle):
             await self.wait_for_change_since(proxy, watch, timeout)
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Block until a container has changed. Raises WaitTimeout and ObjectDeleted."""
+        """Block until a container has changed. Raises WaitTimeout, WaitStopped and ObjectDeleted."""
         timeout = check_timeout(timeout)
         with self.watch(proxy) as watch:
             self.block_for_change_since(proxy, watch, timeout)
 
     @contextlib.contextmanager
     def watch(self, proxy: _core.Proxy) -> Iterator[int]:
-        """Watch a container during the block, which gets the number of the watch. Raises ObjectDeleted."""
+        """Watch a container during the block; yield the number of the watch. Raises ObjectDeleted."""
         self._unwatch_ended()
         watch = proxy._watch()
         try:
@@ -165,7 +168,7 @@ class StoreContext(StoreHandle):
             self._unwatch_ended()
 
     def _unwatch_ended(self) -> None:
-        """Unregister the watches that are over; later if another task of this loop is within a transaction."""
+        """Unregister the watches that are over, or try again later if another task is within a transaction."""
         while self._ended_watches and not self._object.is_closed:
             watch = self._ended_watches.pop()
             try:
@@ -183,9 +186,9 @@ class StoreContext(StoreHandle):
                 return
 
     async def wait_for_sibling(self, timeout: float | None) -> bool:
-        """Wait for the end of a transaction of another task of this loop. Return False if there is none.
+        """Wait for the end of a transaction of another task of this loop. Return False if there is no such transaction.
 
-        Raises WaitTimeout.
+        Raises WaitTimeout and WaitStopped.
         """
         if not self._store_ref.is_beside_sibling():
             return False
@@ -193,15 +196,15 @@ class StoreContext(StoreHandle):
             return True
 
     async def wait_for_change_since(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
-        """Wait until a container has changed since a watch began. Raises WaitTimeout."""
+        """Wait until a container has changed since a watch began. Raises WaitTimeout and WaitStopped."""
         queue = self._wait_queue(_CHANGES, WaitQueue)
         if not proxy._has_changed(watch) and not await queue.wait(
-            lambda: proxy._has_changed(watch), lambda: None, timeout
+            lambda: proxy._has_changed(watch), undo_nothing, timeout
         ):
             raise self._no_change_error(timeout)
 
     def block_for_change_since(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
-        """Block until a container has changed since a watch began. Raises WaitTimeout."""
+        """Block until a container has changed since a watch began. Raises WaitTimeout and WaitStopped."""
         waited = proxy._wait(watch, timeout)
         if waited is None:
             raise wait_stopped_error(self._object)
@@ -215,7 +218,10 @@ class StoreContext(StoreHandle):
 def open_handle(
     shared_object: _core.SharedObject, busy_timeout: float, pickle: bool, make: Callable[[StoreContext], _H]
 ) -> _H:
-    """Make a handle of an open store, with the context of that store in this process."""
+    """Return ``make(context)``, a handle of an open store, with the context of the store in this process.
+
+    The first handle of a store makes the context.
+    """
     install()
     with _lock:
         context = _contexts.get(shared_object.name)

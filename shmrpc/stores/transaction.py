@@ -1,4 +1,4 @@
-"""Transactions of a store: several operations of which all are done, or none."""
+"""Transactions of a store: several operations that take effect together or not at all."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ class Transaction(_core.Transaction):
 
     @classmethod
     def of(cls, store: TransactionOwner, timeout: float | None, joins: bool = False) -> Self:
-        """Make a transaction. With ``joins``, it is a part of a transaction of this task or thread, if there is one."""
+        """Make a transaction. ``joins``: become a part of a transaction of this task or thread, if there is one."""
         made = cls.__new__(cls, store._store_ref, store._object, joins)
         made._store = store
         made._timeout = timeout
         return made
 
     def _refuse_to_block(self) -> NoReturn:
+        """Raise the LocalProtocolError for ``with`` in the thread of an event loop."""
         name = self._store._object.name
         raise LocalProtocolError(
             f"store {name!r}: another task, thread or process is within a transaction, and 'with' would block the event"
@@ -53,7 +54,10 @@ class Transaction(_core.Transaction):
         )
 
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, is_single: bool) -> NoReturn:
-        """Raise the error for a wait that failed: StoreBusy if ``is_single``, for the caller of a single operation."""
+        """Raise the error for a wait that failed: WaitStopped if ``waited`` is None, else WaitTimeout.
+
+        Raises StoreBusy instead of WaitTimeout for a single operation (``is_single``).
+        """
         try:
             self._store._raise_wait_failed(waited, timeout, _TRANSACTION_END)
         except WaitTimeout as error:
@@ -66,6 +70,7 @@ class Transaction(_core.Transaction):
         return self._enter()
 
     async def _enter(self) -> None:
+        """Wait until the transaction has begun; end it if the wait fails or is cancelled."""
         try:
             await self._wait_to_begin()
         except BaseException:
@@ -73,6 +78,7 @@ class Transaction(_core.Transaction):
             raise
 
     async def _wait_to_begin(self) -> None:
+        """Wait for the end of other transactions, and begin. Raises WaitTimeout and WaitStopped."""
         end = None if self._timeout is None else time.monotonic() + self._timeout
         while not self._begin():
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -90,10 +96,14 @@ class Transaction(_core.Transaction):
                 self._raise_wait_failed(False, self._timeout, False)
 
     def _begin_or_leave(self) -> bool:
-        """Begin the transaction, or leave the wait queue to poll: the end of a single operation wakes no waiter."""
+        """Begin the transaction, and return True; also return True if the task must poll instead of waiting.
+
+        The task polls while another process is within a single operation, whose end wakes no waiter.
+        """
         return self._begin() or self._is_late
 
     def _undo(self) -> None:
+        """End a transaction that has begun for a cancelled task."""
         self._end(False)
 
     async def __aexit__(

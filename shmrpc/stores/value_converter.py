@@ -17,7 +17,7 @@ from shmrpc.errors import DecodeError, EncodeError, LocalProtocolError, StoreFul
 from shmrpc.stores.keys import canonical_bytes, plain_equivalent
 from shmrpc.stores.packing import pack, unpack, unsupported_error
 from shmrpc.stores.records import NewStruct, SharedClass, find_shared_class, registered_class
-from shmrpc.stores.shared_container import SharedContainer
+from shmrpc.stores.shared_container import DICT_TYPE, LIST_TYPE, RECORD_TYPE, SET_TYPE, SharedContainer
 from shmrpc.stores.shared_dict import SharedDict
 from shmrpc.stores.shared_list import SharedList
 from shmrpc.stores.shared_set import SharedSet
@@ -26,8 +26,6 @@ from shmrpc.values.decode_context import UNREADABLE
 from shmrpc.values.registry import entry_of
 from shmrpc.wire.codec import get_codec
 
-#: The numbers of the container types, as in the core.
-_DICT, _SET, _LIST, _RECORD = 17, 18, 16, 19
 #: The first byte of a value of a type that the core does not know.
 _PACKED, _PICKLED = b"m", b"p"
 _codec: Final = get_codec("msgspec")
@@ -38,7 +36,7 @@ _EXACT_TYPES: Final = frozenset(
 
 
 class ValueConverter:
-    """The conversions of a store. The core looks its methods up by their names."""
+    """The conversions of a store. The core calls the methods by their names."""
 
     def __init__(self, name: str) -> None:
         self._store_name = name
@@ -67,8 +65,9 @@ class ValueConverter:
     def convert(self, value: Any) -> tuple[Any, ...]:
         """Return a value in a form that the core can write.
 
-        That is ``("as", value)``, ``("packed", bytes)``, ``("buffer", description, bytes)`` or ``("record", class
-        number, field values, extra attributes or None)``. Raises EncodeError, TypeError and RecursionError.
+        The form is ``("as", other value to write instead)``, ``("packed", bytes)``, ``("buffer", description, bytes)``
+        or ``("record", class number, field values, extra attributes or None)``. Raises EncodeError, TypeError and
+        RecursionError.
         """
         kind = type(value)
         if isinstance(value, SharedContainer):
@@ -117,7 +116,10 @@ class ValueConverter:
         return form, b"t" + description[1:], data
 
     def _pack_value(self, value: Any) -> bytes:
-        """Return the packed bytes of a value, or its pickle if it cannot be packed and pickling is allowed."""
+        """Return the packed bytes of a value, or its pickle if it cannot be packed and pickling is allowed.
+
+        Raises EncodeError for any other value, and RecursionError.
+        """
         try:
             body = _PACKED + pack(value)
             if type(value) not in _EXACT_TYPES:
@@ -133,12 +135,12 @@ class ValueConverter:
         return body
 
     def _check_same(self, value: Any, made: Any) -> None:
-        """Raise TypeError if the packed value is read back as another type."""
+        """Raise TypeError if ``made``, the packed value as read back, has another type than ``value``."""
         if type(made) is not type(value):
             raise TypeError(f"it would come out as a {type(made).__qualname__}; convert it, or register its class")
 
     def _pickle_value(self, value: Any) -> bytes:
-        """Return the pickle of a value that can be unpickled."""
+        """Return the pickle of a value, after checking that it can be unpickled. Raises EncodeError otherwise."""
         try:
             body = pickles.dumps(value)
             pickles.loads(body)  # A value that cannot be read back would make each copy of the store fail.
@@ -155,7 +157,7 @@ class ValueConverter:
         return EncodeError(f"store {self._store_name!r} cannot hold a {type(value).__qualname__}: {why}")
 
     def too_large_error(self, needed: int, limit: int) -> StoreFull:
-        """Return the error for a value that takes at least ``needed`` bytes, more than the limit of the store."""
+        """Return the error for a value that needs at least ``needed`` bytes, more than the limit of the store."""
         return StoreFull(
             f"store {self._store_name!r} cannot take a value of {needed:,} bytes or more: max_memory is {limit:,}; "
             f"open it with more, or put in less"
@@ -164,8 +166,8 @@ class ValueConverter:
     def encode_key(self, key: Any) -> Any:
         """Return a key in a form that the core can compare and read back.
 
-        That is a pair of bytes, to compare it by and to make it of again; or, if a plain value equals the key, None,
-        that value, and the bytes to make the key of again. Raises TypeError.
+        The form is ``(canonical bytes, packed key)``; or ``(None, plain value, packed key)`` if a plain value equals
+        the key. Raises TypeError, and EncodeError for a text with lone surrogates.
         """
         equal = plain_equivalent(key)
         try:
@@ -176,7 +178,10 @@ class ValueConverter:
             raise self._encode_error(key, f"a text in it has lone surrogates ({error.reason})") from None
 
     def unpack(self, body: bytes) -> Any:
-        """Return the value of packed or pickled bytes."""
+        """Return the value of packed or pickled bytes.
+
+        Raises DecodeError if the bytes cannot be read, and LocalProtocolError for a pickle without pickle=True.
+        """
         if body[:1] == _PICKLED:
             if not self._may_pickle:
                 raise LocalProtocolError(
@@ -186,7 +191,7 @@ class ValueConverter:
         return self.unpack_value(body[1:])
 
     def make_instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Make a plain instance of the class of this number."""
+        """Make a plain instance of the class with this number."""
         return self._class_with_number(number).make_instance(fields, extra)
 
     def copy_buffer(self, description: bytes, data: bytes) -> Any:
@@ -196,7 +201,7 @@ class ValueConverter:
         return self._make_array(description, bytearray(data))
 
     def record_class(self, number: int) -> Any:
-        """Return the class of the proxies for instances of the class of this number."""
+        """Return the class of the proxies for instances of the class with this number."""
         return self._class_with_number(number).proxy_class
 
     def view_buffer(self, store_ref: _core.StoreRef, at: int, identity: int) -> Any:
@@ -223,10 +228,13 @@ class ValueConverter:
         return made
 
     def container_at(self, kind: int, number: int, at: int, identity: int) -> Any:
-        """Make a proxy for the container of this type and class at this place. Raises ValueError for unknown types."""
-        made: Any = {_LIST: self.list_class, _DICT: self.dict_class, _SET: self.set_class}.get(kind)
+        """Make a proxy of the container with this type, class number, place and identity.
+
+        Raises ValueError for an unknown type, and DecodeError for a class that this process does not have.
+        """
+        made: Any = {LIST_TYPE: self.list_class, DICT_TYPE: self.dict_class, SET_TYPE: self.set_class}.get(kind)
         if made is None:
-            if kind != _RECORD:
+            if kind != RECORD_TYPE:
                 raise ValueError(f"there are no objects of type {kind}")
             made = self.record_class(number)
         return made(self.store_ref, at, identity)
@@ -234,7 +242,10 @@ class ValueConverter:
     # --- classes ---
 
     def class_number(self, shared_class: SharedClass) -> int:
-        """Return the number of a class in this store. Raises DecodeError if the class has other fields there."""
+        """Return the number of a class in this store, which the first call adds.
+
+        Raises DecodeError if the class has other fields there.
+        """
         number = self._numbers.get(shared_class)
         if number is None:
             number = self.store_ref.class_number(shared_class.name, shared_class.fields)
@@ -258,7 +269,11 @@ class ValueConverter:
         return number
 
     def _class_with_number(self, number: int) -> SharedClass:
-        """Return the class with this number. Raises DecodeError if this process does not have it as in the store."""
+        """Return the class with this number.
+
+        Raises DecodeError if this process does not have the class with the same fields, and ValueError for an unknown
+        number.
+        """
         if number >= len(self._classes):
             with self._lock:
                 classes = self.store_ref.classes()

@@ -79,8 +79,8 @@ class OutstandingClaims:
             return
         self._has_warned = True
         _log.warning(
-            "queue %r: claims() waits for %s, which it has handed out and which has not ended: call ack() or"
-            " nack(), or use 'with claim:'; or take more at a time with prefetch=",
+            "queue %r: claims() waits for %s, which has not ended: call ack() or nack(), or use 'with claim:', or pass"
+            " a larger prefetch=",
             queue,
             repr(claim),  # The log may keep its arguments, and must not keep the claim.
         )

@@ -96,8 +96,8 @@ def canonical_bytes(key: Any) -> bytes:
         return _time_bytes(key)
     hash(key)  # Raises Python's error for an unhashable type.
     raise TypeError(
-        f"a key of a store has to be None, a bool, a number, str, bytes, a member of an Enum, a tuple or frozenset of "
-        f"these, or of a type of datetime; got {type(key).__qualname__}"
+        f"expected None, a number, str, bytes, a member of an Enum, a value of datetime, or a tuple or frozenset of "
+        f"these as a key of a store; got {type(key).__qualname__}"
     )
 
 

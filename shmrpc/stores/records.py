@@ -78,8 +78,8 @@ class SharedClass:
             return fields, extra
         if extra:
             raise EncodeError(
-                f"an instance of {self.name} has the attribute {next(iter(extra))!r}, which is no field and would be "
-                "lost: annotate it in the class, or mark the class with @shmrpc.shared(open=True)"
+                f"an instance of {self.name} has the attribute {next(iter(extra))!r}, which is no field: annotate it "
+                "in the class, or mark the class with @shmrpc.shared(open=True)"
             )
         return fields, None
 
@@ -137,8 +137,8 @@ def _check_bases(cls: type) -> None:
         # A class written in C makes its instances itself, with state besides their attributes.
         if isinstance(each.__dict__.get("__new__"), types.BuiltinFunctionType) or each is msgspec.Struct:
             raise TypeError(
-                f"shared: {cls.__qualname__} is derived from {each.__qualname__}, whose items or state a store would "
-                "lose: make it a dataclass with a field for them, or register it with shmrpc.register()"
+                f"shared: {cls.__qualname__} is derived from {each.__qualname__}, whose state a store would lose: make "
+                "it a dataclass with a field for the state, or use shmrpc.register()"
             )
 
 

@@ -263,7 +263,7 @@ class ValueConverter:
             if not self.store_ref.has_class(number):
                 raise LocalProtocolError(
                     f"store {self._store_name!r}: an object of {shared_class.name} cannot be sent within the "
-                    "transaction that stores the first object of this class; send it after the transaction"
+                    "transaction that stores the first one: send it after the transaction"
                 )
             self._committed.add(number)
         return number

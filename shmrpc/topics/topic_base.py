@@ -71,8 +71,8 @@ def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_
     memory = check_bytes(f"topic {name!r}: max_memory", max_memory, least=0)
     if 0 < memory <= _SMALL:
         raise ValueError(
-            f"topic {name!r}: max_memory: expected {_SMALL + 1} or more, since it is for messages of over {_SMALL}"
-            f" bytes, or 0 for a topic without such; got {memory}"
+            f"topic {name!r}: max_memory: expected {_SMALL + 1} or more, for messages of over {_SMALL} bytes, or 0 for"
+            f" none; got {memory}"
         )
     return PublisherLimits(high_watermark, low_watermark, memory)
 
@@ -146,8 +146,8 @@ class TopicBase(NotConstructible, Handle):
         if not self._has_warned and records.waits_for_this_thread():
             self._has_warned = True
             _log.warning(
-                "topic %r: publish() has waited %g s for a subscription that this thread itself reads, and may wait for"
-                " ever: read it in another thread or task, or subscribe with slow_policy=shmrpc.KeepLast(n)",
+                "topic %r: publish() has waited %g s for a subscription that this thread reads: read it in another"
+                " thread or task, or subscribe with slow_policy=shmrpc.KeepLast(n)",
                 self.name,
                 WARN_AFTER,
             )

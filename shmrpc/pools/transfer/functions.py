@@ -158,8 +158,8 @@ def make_reference(function: Callable[..., Any], by_value: Callable[[], ByValueP
     except Exception as error:
         name = getattr(function, "__qualname__", None) or repr(function)
         raise EncodeError(
-            f"{name}() cannot be sent to a worker: it cannot be imported there, and a pickle of it and of what it "
-            f"refers to cannot be made: {type(error).__name__}: {error}"
+            f"{name}() cannot be sent to a worker: it can neither be imported there nor be pickled with what it refers "
+            f"to: {type(error).__name__}: {error}"
         ) from error
 
 

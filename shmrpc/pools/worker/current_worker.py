@@ -70,7 +70,7 @@ def is_worker() -> bool:
     if _is_importing_program:
         raise _PoolAtImportError(
             f"module {_importing_module()!r} makes a pool as it is imported, and workers import it too: make the pool "
-            'in a function, or in the program itself behind `if __name__ == "__main__":`'
+            'in a function, or behind `if __name__ == "__main__":`'
         )
     return _current is not None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Coroutine
 from typing import Any, Literal, NoReturn, Self
 
@@ -25,8 +24,7 @@ class PermitHandle(Permits, Handle):
     def _wrap(cls, shared_object: SharedObject, reentrant: bool = False) -> Self:
         """Make a handle of an object that this process has opened; ``reentrant`` as for :class:`Lock`."""
         handle = Permits.__new__(cls, shared_object, reentrant)
-        handle._object = shared_object
-        handle._wait_queues = weakref.WeakKeyDictionary()
+        handle._bind(shared_object)
         return handle
 
     def _refuse_to_block(self) -> NoReturn:

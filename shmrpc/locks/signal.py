@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Literal, Self
 
 from shmrpc._core import SharedObject, Signals
@@ -24,8 +23,7 @@ class SignalBase(Signals, ContextHandle):
     def _wrap(cls, shared_object: SharedObject) -> Self:
         """Make a handle of a signal that this process has opened."""
         handle = Signals.__new__(cls, shared_object)
-        handle._object = shared_object
-        handle._wait_queues = weakref.WeakKeyDictionary()
+        handle._bind(shared_object)
         return handle
 
     signal = Signals._signal

@@ -102,9 +102,13 @@ class Handle(HideRenamed, NotCopyable):
     def _wrap(cls, shared_object: SharedObject) -> Self:
         """Make a handle of an object that this process has opened."""
         handle = object.__new__(cls)
-        handle._object = shared_object
-        handle._wait_queues = weakref.WeakKeyDictionary()
+        handle._bind(shared_object)
         return handle
+
+    def _bind(self, shared_object: SharedObject) -> None:
+        """Set the object of a new handle, which has no wait queues."""
+        self._object = shared_object
+        self._wait_queues = weakref.WeakKeyDictionary()
 
     @property
     def name(self) -> str:

@@ -131,6 +131,7 @@ class AsyncReservation(NotForWith, _ReservationBase[_AsyncHandle[_R], _R]):
     """A reservation of a handle for event loops: ``async with``."""
 
     def _kind_and_factory(self) -> tuple[str, str]:
+        """Return a description of the reservation, and the name of the function that opens its object."""
         name = self._handle._object
         return f"a reservation of {name.kind} {name.name!r}", name.kind
 

@@ -55,6 +55,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     """
 
     def _kind_and_factory(self) -> tuple[str, str]:
+        """Return a description of the pool, and the name of the function that makes pools, for an error."""
         return "this pool", "pool"
 
     def __init__(self, pool: Pool) -> None:

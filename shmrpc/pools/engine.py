@@ -97,6 +97,7 @@ class PoolEngine:
         self.dispatcher.add(source)
 
     def _on_fail(self, error: Exception) -> None:
+        """Fail the tasks that wait, because the pool has broken or closed."""
         self.scheduler.fail(error)
 
     def _on_function_dropped(self, number: int) -> None:

@@ -68,6 +68,7 @@ class Pool(AsyncioOnly):
         self._is_open = False
 
     def _kind_and_factory(self) -> tuple[str, str]:
+        """Return a description of the pool, and the name of the function that makes pools, for an error."""
         return "this pool", "pool"
 
     def __await__(self) -> Generator[Any, None, Self]:

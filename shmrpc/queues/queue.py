@@ -266,6 +266,7 @@ class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
         self._claim: Claim | None = None
 
     def _kind_and_factory(self) -> tuple[str, str]:
+        """Return a description of the claim, and the name of the function that opens queues."""
         return f"a claim of queue {self._queue_name!r}", "queue"
 
     def __await__(self) -> Generator[Any, None, Claim]:

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 import os
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
@@ -81,8 +80,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Make a handle whose objects have this context."""
         store = _core.Store.__new__(cls, shared_object, context, busy_timeout)
         context._store_ref = context.converter.store_ref = store._store_ref
-        store._object = shared_object
-        store._wait_queues = weakref.WeakKeyDictionary()
+        store._bind(shared_object)
         store._store_context = context
         at, identity = store._root_place
         store._root_dict = SharedDict(store._store_ref, at, identity)
@@ -139,6 +137,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return Handle.__repr__(self)
 
     def _reference(self) -> NoReturn:
+        """Raise the TypeError for a store that is sent, which has no reference."""
         what, remedy = self._copy_remedy()
         raise TypeError(f"{what} cannot be sent: {remedy}; or send an object of it")
 

@@ -89,8 +89,7 @@ class StoreContext(StoreHandle):
     find_container = staticmethod(find_container)
 
     def __init__(self, shared_object: _core.SharedObject) -> None:
-        self._object = shared_object
-        self._wait_queues = weakref.WeakKeyDictionary()
+        self._bind(shared_object)
         self.converter = ValueConverter(shared_object.name)
         #: Seconds for which an operation that is part of another one waits: the longest busy_timeout of all handles.
         self.busy_timeout = 0.0
@@ -212,6 +211,7 @@ class StoreContext(StoreHandle):
             raise self._no_change_error(timeout)
 
     def _no_change_error(self, timeout: float | None) -> WaitTimeout:
+        """Return the error for a wait for a change that has ended without one."""
         return WaitTimeout(f"store {self._object.name!r}: the object has not changed within {timeout:g} s")
 
 

@@ -154,6 +154,7 @@ class ValueConverter:
         return _PICKLED + body
 
     def _encode_error(self, value: Any, why: str) -> EncodeError:
+        """Return the error for a value that the store cannot hold."""
         return EncodeError(f"store {self._store_name!r} cannot hold a {type(value).__qualname__}: {why}")
 
     def too_large_error(self, needed: int, limit: int) -> StoreFull:

@@ -83,6 +83,7 @@ class Scheduler:
         self._lifecycle.start(self._release_after_ping(worker, slot))
 
     async def _release_after_ping(self, worker: RemoteWorker, slot: int) -> None:
+        """Free a slot once the worker has answered a ping, or has died."""
         try:
             with contextlib.suppress(ConnectionLost):
                 await worker.ping()
@@ -95,6 +96,7 @@ class Scheduler:
         self._lifecycle.start(self._stop_task(worker, slot))
 
     async def _stop_task(self, worker: RemoteWorker, slot: int) -> None:
+        """Take back or interrupt the task in a slot; kill its worker after the grace period; free the slot."""
         try:
             if worker.is_gone:
                 return

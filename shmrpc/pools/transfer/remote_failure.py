@@ -52,6 +52,7 @@ def read_results(results: list[Any], name: str) -> list[Any]:
 
 
 def _read_or_fail(pickled: LazyPickle, name: str) -> Any:
+    """Unpickle a result; return a RemoteFailure if that fails."""
     try:
         return read_result(pickled, name)
     except Exception as error:
@@ -119,6 +120,7 @@ class _PickledByState:
 
 
 def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    """Make an exception without a call of its ``__init__``."""
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(attributes)

@@ -422,7 +422,7 @@ def test_fields_hold_members_of_enums(s: shmrpc.sync.Store, other: MemberProcess
 def test_an_attribute_that_is_no_field_is_not_lost(s: shmrpc.sync.Store) -> None:
     player = Player("Ada")
     player.extra = 1  # type: ignore[attr-defined]
-    with pytest.raises(shmrpc.EncodeError, match=r"attribute 'extra', which is no field .*open=True"):
+    with pytest.raises(shmrpc.EncodeError, match=r"attribute 'extra', which is no field: .*open=True"):
         s["it"] = [player]
     assert s.copy() == {}
 

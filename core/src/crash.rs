@@ -37,7 +37,8 @@ mod enabled {
 
             /// Names of the points, by number.
             pub const NAMES: &[&str] = &[$(stringify!($name),)+ $(stringify!($shared),)+];
-            /// Number of points, the first ones, that the Python tests count. The others belong to `shared_heap/tests` and `topic/tests`.
+            /// Number of points, the first ones, that the Python tests count. The others belong to `shared_heap/tests`
+            /// and `topic/tests`.
             #[cfg_attr(not(feature = "python"), allow(dead_code))]
             pub const OF_PYTHON: usize = [$(stringify!($name),)+].len();
         };
@@ -371,8 +372,8 @@ mod enabled {
         }
     }
 
-    /// Arm a point: the process gets `signal` when it passes the point for the `times`th time from now on. Before SIGKILL it
-    /// writes the time, in nanoseconds of CLOCK_MONOTONIC, to the descriptor `obituary`.
+    /// Arm a point: the process gets `signal` when it passes the point for the `times`th time from now on. Before
+    /// SIGKILL it writes the time, in nanoseconds of CLOCK_MONOTONIC, to the descriptor `obituary`.
     pub fn arm(point: usize, times: u64, signal: i32, obituary: i32) {
         // Relaxed, all: see `pass`.
         LEFT.store(times, Ordering::Relaxed);

@@ -9,7 +9,8 @@ use crate::sync::Ordering;
 pub trait ReadWords {
     /// Returns the word at this offset. Its value is untrusted.
     fn get(&self, at: u64) -> Result<u64, HeapError>;
-    /// Appends `len` bytes from `at` on, a multiple of 8. No transaction changes these bytes while they are reachable.
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. No transaction changes these bytes while they are
+    /// reachable.
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
 }
 
@@ -63,7 +64,7 @@ pub(super) fn copy_words(
     }
 }
 
-/// Returns the error for an offset at which there is no word.
+/// Returns the error for an offset at which the memory has no word.
 #[cold]
 pub(super) fn invalid_offset(at: u64) -> HeapError {
     let corruption = Corruption {

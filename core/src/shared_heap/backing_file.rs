@@ -22,7 +22,7 @@ pub const PAGE: u64 = GRANULE;
 /// a few pages with zeros.
 const STEP: (u64, u64) = (16, 1024);
 
-/// Returns the number of pages to back at once while this many are backed.
+/// Returns the number of pages by which memory grows that has this many backed pages.
 pub(super) fn growth_step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
@@ -91,7 +91,7 @@ impl BackingFile {
         Ok(parts)
     }
 
-    /// Calls `fallocate` on a range.
+    /// Calls `fallocate` with this mode on a range.
     fn change(&self, mode: libc::c_int, start: u64, len: u64) -> io::Result<()> {
         fallocate(self.file()?.as_fd(), mode, start, len)
     }

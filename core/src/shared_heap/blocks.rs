@@ -24,7 +24,7 @@ pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
         .min(LARGEST / PAGE * PAGE)
 }
 
-/// Rounds an offset up to a page.
+/// Returns the offset of the first page from this offset on.
 pub(super) const fn aligned(offset: u64) -> u64 {
     offset.div_ceil(PAGE).saturating_mul(PAGE)
 }
@@ -80,7 +80,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the page that an offset lies in, and its entry in the page map.
+    /// Returns the page that an offset lies in, and its entry in the page map. Returns [`HeapError::NoBlock`] if no
+    /// block can begin at the offset.
     pub(super) fn locate(
         &self,
         t: &impl ReadWords,
@@ -134,7 +135,8 @@ impl Blocks {
         Ok(Some(self.pages.offset(page)))
     }
 
-    /// Frees a block, which must be unfinished or committed as `is_unfinished` says.
+    /// Frees an unfinished block if `is_unfinished`, or else a committed one. Returns [`HeapError::NoBlock`] or
+    /// [`HeapError::NotUnfinished`] if the block is not of that kind.
     pub(super) fn release(
         &self,
         t: &mut impl WriteWords,
@@ -156,7 +158,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the number of free backed pages to keep if more than `least` and more than needed are free.
+    /// Returns the number of free backed pages to keep if more pages are free than [`backing_file::spare_limit`]
+    /// allows; None if all may stay.
     pub(super) fn spare_to_keep(
         &self,
         t: &impl ReadWords,
@@ -168,8 +171,8 @@ impl Blocks {
         Ok((spare > limit).then_some(limit / 2))
     }
 
-    /// Takes a run of pages that are not backed: `need` pages, and some for later if `with_spare`. Returns its first page
-    /// and its pages; the caller sets its entry. Returns None if `max_memory` or the file has no space for them.
+    /// Takes a run of pages that are not backed: `need` pages, and some for later if `with_spare`. Returns its first
+    /// page and its length; the caller sets its entry. Returns None if `max_memory` or the file has no space for them.
     pub(super) fn take_bare_run(
         &self,
         t: &mut impl WriteWords,
@@ -197,8 +200,8 @@ impl Blocks {
         Ok(page.map(|page| (page, count)))
     }
 
-    /// Forgets which part of the page map is backed.
-    pub(super) fn memory_replaced(&self) {
+    /// Forgets which part of the page map is backed, because other memory has replaced it.
+    pub(super) fn forget_backing(&self) {
         // Relaxed: as below.
         self.mapped.store(0, Ordering::Relaxed);
     }
@@ -213,10 +216,10 @@ impl Blocks {
         }
         let end = wanted.next_multiple_of(MAP_STEP);
         let end = end.min(self.pages.data - self.pages.map);
-        let populate = self
+        let backed = self
             .backing_file
             .allocate(self.pages.map + known, end - known);
-        populate.map_err(|error| HeapError::System {
+        backed.map_err(|error| HeapError::System {
             asked: end - known,
             error,
         })?;

@@ -128,7 +128,8 @@ impl std::error::Error for Corruption {}
 pub(crate) struct Poison<'a>(pub [&'a AtomicU64; 3]);
 
 impl Poison<'_> {
-    /// Returns the report. Each of its words is untrusted.
+    /// Returns the reported corrupt value, whose words are untrusted. Its field is [`Field::Unknown`] if this build
+    /// does not know it.
     #[cold]
     pub fn read(&self) -> Corruption {
         // Acquire: pairs with the release in `record`.

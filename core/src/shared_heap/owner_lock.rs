@@ -41,8 +41,8 @@ const MAX_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 pub const NEVER: u64 = u64::MAX;
 
 /// Acquires the lock for this member until [`release`]. Returns true if the lock was taken over from a dead holder. The
-/// caller must then read the log, since the last holder may have died within a transaction. `is_poisoned` tells waiters
-/// to stop; `changes` returns the number of times the lock has been held.
+/// caller must then read the log, since the last holder may have died within a transaction. `is_poisoned` returns true
+/// if waiters must stop; `changes` returns the number of times the lock has been held.
 #[inline]
 pub(super) fn acquire<M: Members>(
     word: &AtomicU64,
@@ -63,7 +63,7 @@ pub(super) fn acquire<M: Members>(
     Ok(taken_over)
 }
 
-/// Waits for the lock and acquires it, as [`acquire`].
+/// Waits for the lock and acquires it: the part of [`acquire`] for a lock that is held.
 #[cold]
 fn wait<M: Members>(
     word: &AtomicU64,
@@ -123,7 +123,7 @@ fn wait<M: Members>(
     }
 }
 
-/// Returns the member that holds the lock now.
+/// Returns the member that holds the lock now; 0 if none does.
 pub(super) fn holder(word: &AtomicU64) -> u64 {
     // Relaxed: a hint.
     word.load(Ordering::Relaxed) & !FLAGS
@@ -165,7 +165,7 @@ mod asleep {
     /// The longest sleep, in nanoseconds; after it the waiter asks again whether the holder is alive.
     const MAX_SLICE: u64 = 10_000_000;
 
-    /// Pauses between two attempts.
+    /// Pauses this thread briefly between two attempts.
     pub(super) fn pause() {
         std::hint::spin_loop();
     }
@@ -176,7 +176,7 @@ mod asleep {
     /// The wait, in nanoseconds, after which a sleeper gets priority whatever it costs.
     const PRIORITY_AFTER: u64 = 10_000_000;
 
-    /// Sleeps in slices until a deadline.
+    /// A sleep in slices until a deadline.
     pub(super) struct SlicedSleep {
         deadline: u64,
         slice: u64,

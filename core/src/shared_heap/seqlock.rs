@@ -94,7 +94,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         })
     }
 
-    /// Sets whether this process only reads, because another member alone changes the memory.
+    /// Makes this process read-only, because another member alone changes the memory, or writable again.
     #[cfg(not(loom))]
     pub fn set_read_only(&self, read_only: bool) {
         // Release: a thread that may write finds memory that is writable.
@@ -119,7 +119,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.word(AT_SEQUENCE).load(Ordering::Relaxed)
     }
 
-    /// Returns the offset at which it begins.
+    /// Returns the offset of the seqlock in the memory.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -134,8 +134,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         &self.members
     }
 
-    /// Copies words that may be changing, as of one moment, unless each attempt meets a change. `copy` runs once for
-    /// each attempt and must tolerate inconsistent values.
+    /// Tries to copy words as of one moment while members may change them. `copy` runs once for each attempt and must
+    /// tolerate inconsistent values.
     #[inline]
     pub fn read<R, E: TransactionError>(
         &self,
@@ -202,7 +202,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(())
     }
 
-    /// Returns the error that members have reported.
+    /// Returns the error for the report of a member.
     #[cold]
     fn poison_error(&self) -> HeapError {
         match self.poison_words().read() {
@@ -230,7 +230,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(())
     }
 
-    /// Returns false in a forked child of the process that opened it.
+    /// Returns true in the process that opened the seqlock, and false in its forked children.
     #[inline]
     pub fn is_own_process(&self) -> bool {
         #[cfg(not(loom))]
@@ -280,8 +280,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         even
     }
 
-    /// Refuses the lock to all other threads of this process, and waits until none holds it: the process is about to
-    /// leave.
+    /// Refuses the lock to all other threads of this process, which is about to leave, and waits until none of them
+    /// holds it or `deadline` passes.
     #[cfg(not(loom))]
     pub fn close(&self, deadline: u64) {
         // SeqCst: in one order with `acquire`, so that either that thread sees this store, or this thread sees it as
@@ -292,8 +292,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns None if some threads
-    /// do not end before `deadline`, or if another thread has closed it.
+    /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns its result; None,
+    /// without running it, if threads still hold the lock at `deadline`, or if another thread has closed the seqlock.
     #[cfg(not(loom))]
     pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         // SeqCst: as in `close`. Relaxed: another thread has closed it.
@@ -329,13 +329,14 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         fence(Ordering::SeqCst);
     }
 
-    /// Removes the mark: no copy was made.
+    /// Removes the mark of [`mark_replaced`](Self::mark_replaced), because no copy was made.
     #[cfg(not(loom))]
     pub fn clear_replaced(&self) {
         self.word(AT_POISON).store(0, Ordering::SeqCst);
     }
 
-    /// Returns the member that is fenced off if a copy replaces this memory.
+    /// Returns the member that is fenced off if a copy replaces this memory; None if the memory is not marked as
+    /// replaced.
     #[cfg(not(loom))]
     pub fn fenced(&self) -> Option<u64> {
         match self.check_poison() {
@@ -344,7 +345,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Acquires the lock. `deadline`: see [`owner_lock::NEVER`].
+    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`].
     #[inline]
     pub(super) fn acquire(&self, deadline: u64) -> Result<SeqLockGuard<'_, W, M>, HeapError> {
         self.check()?;
@@ -448,7 +449,7 @@ pub(super) struct SeqLockGuard<'a, W: Words, M: Members> {
 }
 
 impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
-    /// Leaks the lock, until [`SeqLock::release_leaked`] releases it.
+    /// Keeps the lock until [`SeqLock::release_leaked`] releases it.
     #[inline]
     pub(super) fn leak(self) {
         std::mem::forget(self);

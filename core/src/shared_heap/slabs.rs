@@ -44,17 +44,18 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// Returns the words of one bitmap.
-    const fn words(&self) -> u64 {
+    /// Returns the number of words of one bitmap.
+    const fn bitmap_words(&self) -> u64 {
         self.count.div_ceil(64)
     }
 
-    /// Returns the offset of the first block.
-    const fn header(&self) -> u64 {
-        2 * 8 * self.words()
+    /// Returns the bytes of the bitmaps, which the first block follows.
+    const fn header_size(&self) -> u64 {
+        2 * 8 * self.bitmap_words()
     }
 
-    /// Chooses the fewest pages that hold a few blocks and waste at most a sixteenth, or else the most pages.
+    /// Returns the class for blocks of this size. Its slabs have the fewest pages that hold at least four blocks and
+    /// waste at most a sixteenth, or else [`MAX_PAGES`].
     const fn of(size: u64) -> Self {
         let mut pages = 1;
         loop {
@@ -64,7 +65,7 @@ impl Class {
                 pages,
                 count: bytes / size,
             };
-            while class.header() + class.count * size > bytes {
+            while class.header_size() + class.count * size > bytes {
                 class.count -= 1;
             }
             let waste = bytes - class.count * size;
@@ -123,10 +124,14 @@ struct Small {
 }
 
 impl Small {
-    /// Returns the offsets of the words with its used bit and its unfinished bit, and the bit.
+    /// Returns the offsets of the words with the used bit and the unfinished bit of the block, and the mask of the bit.
     fn bits(&self, pages: &Pages) -> (u64, u64, u64) {
         let at = pages.offset(self.page) + self.index / 64 * 8;
-        (at, at + 8 * self.class.words(), 1 << (self.index % 64))
+        (
+            at,
+            at + 8 * self.class.bitmap_words(),
+            1 << (self.index % 64),
+        )
     }
 }
 
@@ -145,8 +150,8 @@ fn class(pages: &Pages, page: u64, entry: PageEntry) -> Result<&'static Class, H
     }
 }
 
-/// Allocates a block of at least `len` bytes; if `is_unfinished`, for a member to fill and commit. Returns None if the
-/// free backed pages do not suffice.
+/// Allocates a block of at least `len` bytes, for a member to fill and commit if `is_unfinished`. Returns its offset;
+/// None if too few backed pages are free.
 pub(super) fn allocate(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -174,12 +179,12 @@ pub(super) fn allocate(
         class,
         index,
     };
-    let (at, at_filling, bit) = small.bits(pages);
+    let (at, at_unfinished, bit) = small.bits(pages);
     let bits = t.get(at)?;
     t.set(at, bits | bit)?;
     if is_unfinished {
-        let bits = t.get(at_filling)?;
-        t.set(at_filling, bits | bit)?;
+        let bits = t.get(at_unfinished)?;
+        t.set(at_unfinished, bits | bit)?;
     }
     let used = entry.used + 1;
     pages.set_entry(t, page, PageEntry { used, ..entry })?;
@@ -187,14 +192,14 @@ pub(super) fn allocate(
         pages.unlink(t, head, page)?;
     }
     Ok(Some(
-        pages.offset(page) + class.header() + index * class.size,
+        pages.offset(page) + class.header_size() + index * class.size,
     ))
 }
 
-/// Finds a free block of a slab that has one.
+/// Returns the number of a free block of a slab that has one.
 fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Result<u64, HeapError> {
     let start = pages.offset(page);
-    for word in 0..class.words() {
+    for word in 0..class.bitmap_words() {
         let free = !t.get(start + word * 8)?;
         let index = word * 64 + u64::from(free.trailing_zeros());
         if free != 0 && index < class.count {
@@ -204,13 +209,13 @@ fn free_bit(pages: &Pages, t: &impl ReadWords, page: u64, class: &Class) -> Resu
     Err(corrupt(Field::Bits, start, u64::MAX))
 }
 
-/// Creates an empty slab.
+/// Creates an empty slab of the class `index`. Returns its first page; None if too few backed pages are free.
 fn create(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u64>, HeapError> {
     let class = &TABLE[usize::from(index)];
     let Some(page) = pages.take_run(t, Kind::Spare, class.pages)? else {
         return Ok(None);
     };
-    for word in 0..2 * class.words() {
+    for word in 0..2 * class.bitmap_words() {
         t.init(pages.offset(page) + word * 8, 0)?;
     }
     let entry = PageEntry {
@@ -229,7 +234,8 @@ fn create(pages: &Pages, t: &mut impl WriteWords, index: u8) -> Result<Option<u6
     Ok(Some(page))
 }
 
-/// Returns the block that begins at this offset, in a page of a slab, after checking that it is in use.
+/// Returns the block in use that begins at this offset, in a page of a slab. Returns [`HeapError::NoBlock`] if there is
+/// none.
 fn find(
     pages: &Pages,
     t: &impl ReadWords,
@@ -248,7 +254,7 @@ fn find(
     let class = class(pages, first, entry)?;
     let within = offset - pages.offset(first);
     let none = HeapError::NoBlock { offset };
-    let Some(within) = within.checked_sub(class.header()) else {
+    let Some(within) = within.checked_sub(class.header_size()) else {
         return Err(none);
     };
     let index = within / class.size;
@@ -295,10 +301,10 @@ pub(super) fn free(
     is_unfinished: bool,
 ) -> Result<(), HeapError> {
     let small = find(pages, t, offset, page, entry)?;
-    let (at, at_filling, bit) = small.bits(pages);
-    let filling = t.get(at_filling)?;
-    match (filling & bit != 0, is_unfinished) {
-        (true, true) => t.set(at_filling, filling & !bit)?,
+    let (at, at_unfinished, bit) = small.bits(pages);
+    let unfinished = t.get(at_unfinished)?;
+    match (unfinished & bit != 0, is_unfinished) {
+        (true, true) => t.set(at_unfinished, unfinished & !bit)?,
         (false, false) => {}
         (true, false) => return Err(HeapError::NoBlock { offset }),
         (false, true) => return Err(HeapError::NotUnfinished { offset }),
@@ -323,7 +329,7 @@ pub(super) fn free(
     free_slab(pages, t, head, page, class)
 }
 
-/// Gives the pages of an empty slab back.
+/// Frees the pages of an empty slab.
 fn free_slab(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -347,11 +353,11 @@ pub(super) fn free_blocks(
 ) -> Result<Vec<u64>, HeapError> {
     let class = class(pages, page, entry)?;
     let (start, mut free) = (pages.offset(page), Vec::new());
-    for word in 0..class.words() {
+    for word in 0..class.bitmap_words() {
         let used = t.get(start + word * 8)?;
         let indices = word * 64..(word * 64 + 64).min(class.count);
         let unused = indices.filter(|index| used >> (index % 64) & 1 == 0);
-        free.extend(unused.map(|index| start + class.header() + index * class.size));
+        free.extend(unused.map(|index| start + class.header_size() + index * class.size));
     }
     Ok(free)
 }
@@ -359,7 +365,7 @@ pub(super) fn free_blocks(
 /// The most slabs of a class to try for an empty one.
 const MAX_PROBES: u32 = 64;
 
-/// Gives the pages of an empty slab of this class back, if there is one.
+/// Frees the pages of an empty slab of the class `index`, if one of its first slabs is empty.
 pub(super) fn free_empty_slab(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -400,12 +406,12 @@ pub(super) mod tests {
         let of = |bits: u64| {
             let is_set =
                 |&index: &u64| t.get(bits + index / 64 * 8).unwrap() >> (index % 64) & 1 == 1;
-            assert!(!(class.count..64 * class.words()).any(|index| is_set(&index)));
+            assert!(!(class.count..64 * class.bitmap_words()).any(|index| is_set(&index)));
             let set = (0..class.count).filter(is_set);
-            set.map(|index| start + class.header() + index * class.size)
+            set.map(|index| start + class.header_size() + index * class.size)
                 .collect()
         };
-        (of(start), of(start + 8 * class.words()))
+        (of(start), of(start + 8 * class.bitmap_words()))
     }
 
     /// Returns the slabs in the list of a class.
@@ -436,7 +442,7 @@ pub(super) mod tests {
     fn a_slab_is_mostly_blocks() {
         for class in TABLE {
             let bytes = class.pages * PAGE;
-            assert!(class.header() + class.count * class.size <= bytes);
+            assert!(class.header_size() + class.count * class.size <= bytes);
             assert!(class.count * class.size * 8 >= bytes * 7, "{class:?}");
             assert!(class.count >= 4 && class.count <= u64::from(u16::MAX));
         }

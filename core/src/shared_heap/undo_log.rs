@@ -55,7 +55,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         self.0.close(deadline);
     }
 
-    /// Acquires the lock, runs `change`, and releases the lock. If `change` fails, nothing has changed. `deadline`
+    /// Runs `change` as one transaction, and returns its result. If `change` fails, nothing has changed. `deadline`
     /// bounds the wait for the lock; see [`owner_lock::NEVER`].
     #[inline]
     pub fn transact<R>(
@@ -90,7 +90,8 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         }
     }
 
-    /// Leaves the memory as the death of this process in the middle of `change` would. For tests.
+    /// Runs `change` and leaves the memory as the death of this process at its end, before the commit, would. For
+    /// tests.
     pub fn die_within(
         &self,
         change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<(), HeapError>,
@@ -102,7 +103,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         std::mem::forget(transaction);
     }
 
-    /// Acquires the lock, undoes the changes of a dead holder, and begins a transaction.
+    /// Acquires the lock and begins a transaction. If the last holder has died, first undoes its changes.
     #[inline]
     fn begin(&self, deadline: u64) -> Result<Transaction<'_, W, M>, HeapError> {
         let held = self.0.acquire(deadline)?;

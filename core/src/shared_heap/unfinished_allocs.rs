@@ -32,7 +32,7 @@ impl UnfinishedAllocs {
         self.start + index * ENTRY
     }
 
-    /// Reads a number of entries, or the number of an entry plus one.
+    /// Reads a number of entries, or the number of an entry plus one. Returns an error if the table has fewer entries.
     fn number(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(at)?;
         if found > MAX_UNFINISHED as u64 {
@@ -69,7 +69,7 @@ impl UnfinishedAllocs {
         Ok(index)
     }
 
-    /// Removes an entry of this member. Returns an error if it has no such entry.
+    /// Removes an entry of this member. Returns [`HeapError::NotUnfinished`] if the member has no such entry.
     pub(super) fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -90,7 +90,7 @@ impl UnfinishedAllocs {
         t.set(self.metadata + AT_FREE, index + 1)
     }
 
-    /// Turns an error about a missing block, to which an entry has led, into a corruption of the entry.
+    /// Returns the error for a corrupt entry if `error` reports that its block is missing, and else `error`.
     pub(super) fn corrupt_if_missing(
         &self,
         index: u64,
@@ -105,7 +105,7 @@ impl UnfinishedAllocs {
         }
     }
 
-    /// Transfers the entry of a dead member to this one.
+    /// Makes this member the owner of the entry of a dead member.
     pub(super) fn adopt(&self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         t.set(self.at(index), t.self_id())
     }
@@ -115,7 +115,8 @@ impl UnfinishedAllocs {
         Ok((t.get(self.at(index))?, t.get(self.at(index) + 8)?))
     }
 
-    /// Finds the first entry, from this number on, whose owner is gone. Returns its number and its offset.
+    /// Finds the first entry, from this number on, whose owner is gone. Returns its number and the offset of its block
+    /// or run.
     pub(super) fn find(
         &self,
         t: &impl ReadWords,

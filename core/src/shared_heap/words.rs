@@ -129,7 +129,7 @@ impl VecWords {
         VecWords((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Returns a word that no thread changes meanwhile.
+    /// Returns the value of a word that no thread changes meanwhile.
     pub fn load(&self, at: u64) -> u64 {
         let word = self.word(at).expect("a word of this memory");
         // Relaxed: no thread changes it.

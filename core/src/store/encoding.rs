@@ -20,7 +20,7 @@ use std::collections::TryReserveError;
 const DEPTH: usize = super::format::budget::MAX_COPY_DEPTH;
 const CELL: u8 = 0;
 
-/// Appends a value that was copied as a whole. Returns an error if memory runs out.
+/// Appends the encoding of a value that was copied with all of its contents. Returns an error if memory runs out.
 pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
     fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
         out.try_reserve(bytes.len())?;
@@ -45,7 +45,7 @@ pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveEr
         }
         Ok(())
     }
-    fn all(out: &mut Vec<u8>, items: &[StoredValue]) -> Result<(), TryReserveError> {
+    fn values(out: &mut Vec<u8>, items: &[StoredValue]) -> Result<(), TryReserveError> {
         count(out, items.len())?;
         items.iter().try_for_each(|item| encode(item, out))
     }
@@ -62,19 +62,19 @@ pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveEr
         }
         StoredValue::Tuple(items) => {
             kind(out, Type::Tuple)?;
-            all(out, items)
+            values(out, items)
         }
         StoredValue::FrozenSet(items) => {
             kind(out, Type::FrozenSet)?;
-            all(out, items)
+            values(out, items)
         }
         StoredValue::List(items) => {
             kind(out, Type::List)?;
-            all(out, items)
+            values(out, items)
         }
         StoredValue::Set(items) => {
             kind(out, Type::Set)?;
-            all(out, items)
+            values(out, items)
         }
         StoredValue::Dict(items) => {
             kind(out, Type::Dict)?;
@@ -83,7 +83,7 @@ pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveEr
         StoredValue::Record(class, fields, extra) => {
             kind(out, Type::Record)?;
             put(out, &class.to_le_bytes())?;
-            all(out, fields)?;
+            values(out, fields)?;
             pairs(out, extra)
         }
         StoredValue::Buffer(metadata, bytes) => {
@@ -128,7 +128,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
-    /// Returns the items of the dict that the bytes encode.
+    /// Decodes all bytes as one dict, and returns its items.
     #[allow(
         clippy::type_complexity,
         reason = "items of a dict, as `Value` has them"
@@ -144,6 +144,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
+    /// Returns the next `len` bytes, and moves behind them.
     fn take(&mut self, len: usize) -> Result<&'v [u8], DecodeError<E>> {
         let taken = self.bytes[self.at..].get(..len);
         let taken = taken.ok_or(DecodeError::InvalidAt(self.at))?;
@@ -170,11 +171,13 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
+    /// Decodes a length and that many bytes.
     fn blob(&mut self) -> Result<Bytes<'v>, DecodeError<E>> {
         let len = self.count()?;
         self.take(len).map(Bytes::Borrowed)
     }
 
+    /// Decodes a cell that holds its whole value.
     fn cell(&mut self) -> Result<Cell, DecodeError<E>> {
         let (at, cell) = (self.at, Cell(self.number()?));
         match cell.content() {

@@ -8,8 +8,8 @@ use std::io;
 
 /// Bytes to copy at once.
 const CHUNK: u64 = 1 << 20;
-/// The number of attempts to copy one consistent state. Meanwhile only the member that is fenced off can change anything, and
-/// only finish its current commit.
+/// The number of attempts to copy one consistent state. Meanwhile only the member that is fenced off can change
+/// anything, and only finish its current commit.
 const TRIES: usize = 8;
 
 /// Returns the number of container numbers that a copy skips, from a random number. Another copy of the same store may
@@ -24,18 +24,19 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.seqlock().mark_replaced(fenced);
     }
 
-    /// Removes the mark: no copy was made.
+    /// Removes the mark of [`mark_replaced`](Self::mark_replaced), because no copy was made.
     pub fn cancel_replacement(&self) {
         self.log.clear_replaced();
     }
 
-    /// Returns the member that is fenced off if a copy replaces the store.
+    /// Returns the member that is fenced off if a copy replaces the store; None if the store is not marked as replaced.
     pub fn fenced(&self) -> Option<u64> {
         self.log.seqlock().fenced()
     }
 
-    /// Copies one consistent state of the store to the same offset of another file of the same size. `put` gets bytes
-    /// and their offset.
+    /// Copies one consistent state of the store to the same offset of another file of the same size: calls `put` with
+    /// the offset and the bytes of each part. Returns the position for [`adopt_copy`](Self::adopt_copy), or EBUSY if
+    /// the store changed during each attempt.
     pub fn copy_to(
         &self,
         mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,
@@ -83,12 +84,12 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Runs `act`, which maps a copy in place of the memory, while no thread of this process changes the store. Returns
-    /// None if some threads do not end before `deadline`.
+    /// its result; None, without running it, if threads still hold the lock at `deadline`.
     pub fn swap_memory<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         self.log.seqlock().with_paused(deadline, || {
             let done = act();
-            self.log.memory_replaced();
-            self.heap.memory_replaced();
+            self.log.forget_backing();
+            self.heap.forget_backing();
             done
         })
     }

@@ -29,8 +29,8 @@ pub(super) const AT_PINS: u64 = 64;
 pub(super) const AT_SKIPPED_IDS: u64 = 72;
 pub(super) const AT_WATCHES: u64 = AT_PINS + pins::SIZE;
 
-/// Returns the bytes of a file in which a store begins at `start`, and the bytes of it that are backed from the
-/// beginning.
+/// Returns the size of a file in which a store begins at `start`, and the size of its part that is backed from the
+/// beginning, in bytes.
 pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     let heap = heap_at(start);
     let size = heap::file_size(heap, max_memory) + redo_log::SIZE;
@@ -58,7 +58,7 @@ pub struct Store<W, M> {
     pub(in crate::store) pending_messages: AtomicU32,
 }
 
-/// Returns the bytes of a memory, and the offset of its log.
+/// Returns the size of a memory in bytes, and the offset of the redo log in it.
 fn size_and_log_offset(words: &impl Words) -> (u64, u64) {
     let size = words.size() as u64;
     (size, size.saturating_sub(redo_log::SIZE) / PAGE * PAGE)
@@ -96,7 +96,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(Store::from_parts(log, heap, start, size, true))
     }
 
-    /// Joins an opened log and an opened heap.
+    /// Creates the handle of an opened log and an opened heap.
     fn from_parts(
         log: RedoLog<W, M>,
         heap: Heap,
@@ -122,12 +122,12 @@ impl<W: Words, M: Members> Store<W, M> {
         self.start + AT_ROOTS + 8 * root as u64
     }
 
-    /// Returns one of the containers that a store begins with.
+    /// Returns the container that is a root, as of one moment.
     pub fn root(&self, root: Root, deadline: u64) -> Result<ContainerRef, StoreError> {
         self.log.read(deadline, |t| self.container_of(t, root))
     }
 
-    /// Returns the container that is a root.
+    /// Returns the container that is a root, in the state that `t` reads.
     pub(in crate::store) fn container_of(
         &self,
         t: &impl ReadWords,
@@ -174,7 +174,8 @@ impl<W: Words, M: Members> Store<W, M> {
         &self.proxies
     }
 
-    /// Returns an error for a container that is not committed, which other processes must not see.
+    /// Returns [`StoreError::ContainerDeleted`] for a container that is not committed, which other processes must not
+    /// see.
     #[inline]
     pub(in crate::store) fn check_committed(
         &self,
@@ -191,8 +192,9 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Skips numbers that another copy of this store may have given to containers after the copies parted: processes
-    /// may still know those containers. Skips a small part of the remaining numbers, so copies alone never use them up.
+    /// Skips `count` container numbers, because another copy of this store may have given the next numbers to
+    /// containers that processes still know. Skips at most a small part of the remaining numbers, so copies alone never
+    /// use them up.
     pub(in crate::store) fn skip_ids(&self, count: u64) {
         let last = self.words().word(self.start + AT_LAST_ID);
         // Relaxed: no other process knows this memory.

@@ -19,9 +19,9 @@ pub(super) struct PendingNotifications {
     pub(super) notice: CommitNotice,
     /// The contents of removed containers of which this process has proxies.
     pub(super) removed: Vec<RemovedContainer>,
-    /// Of a store with an owner: the ids of changed containers, if readers may watch any, and the number of watches
-    /// that readers had begun before the transaction.
+    /// Of a store with an owner: the ids of changed containers, if readers may watch any.
     pub(super) touched: Vec<u64>,
+    /// Of a store with an owner: the number of watches that readers had begun before the transaction.
     pub(super) begun: u64,
 }
 
@@ -43,7 +43,7 @@ impl PendingNotifications {
         }
     }
 
-    /// Forgets all notifications since a savepoint.
+    /// Removes all notifications since `notified`.
     pub(in crate::store) fn roll_back_to(&mut self, notified: NotificationMark) {
         self.notice = notified.notice;
         self.removed.truncate(notified.removed);

@@ -26,7 +26,7 @@ impl<W: Words, M: Members> Store<W, M> {
             .map_or(0, |readers| readers.watch_count())
     }
 
-    /// Notifies the readers that watch a changed container. Called after a commit.
+    /// Notifies the readers that watch a changed container, and frees deferred blocks. Called after a commit.
     #[inline]
     pub(in crate::store) fn notify_readers(&self, notifications: &PendingNotifications) {
         if let Some(readers) = self.reader_table() {
@@ -46,8 +46,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Notifies readers after a commit of one word that no reader watched before. `begun` is the number of watches
-    /// before it.
+    /// Notifies all readers after a commit of one word if any watch has begun since their number was `begun`, because
+    /// it may watch the container. Before, there were no watches.
     #[inline]
     pub(in crate::store) fn notify_of_word(&self, begun: u64) {
         if let Some(readers) = self.reader_table()
@@ -65,7 +65,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Frees blocks without pins in the store, or defers that if a reader has pinned them.
+    /// Frees blocks that no member has pinned in the store. Defers the free of a block that a reader has pinned.
     pub(in crate::store) fn free_unpinned(
         &self,
         mutator: &mut Mutator<'_, '_, W, M>,

@@ -92,7 +92,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         (0..high).map(move |number| table.first + table.size * number)
     }
 
-    /// Takes an entry for a member, with this second word. Returns its number; None if all are taken.
+    /// Takes a free entry for a member, and stores its second word. Returns its number; None if all are taken.
     fn take_entry(&self, table: Entries, member: u64, second_word: u64) -> Option<u64> {
         for number in 0..table.most {
             let at = table.first + table.size * number;
@@ -111,7 +111,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         None
     }
 
-    /// Frees an entry of a member. Returns false if it is not the member's.
+    /// Frees the entry at this offset. Returns false if it is no entry of the member.
     fn free_entry(&self, at: u64, member: u64) -> bool {
         let entry = self.word(at);
         let ended = entry.compare_exchange(member, 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -175,7 +175,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         self.word(AT_WATCHED).load(Ordering::SeqCst) != 0
     }
 
-    /// Marks the watches of these containers as changed, or all if None. Returns true if there are any.
+    /// Marks the watches of these containers as changed, or all if None. Returns true if it has marked any.
     pub(super) fn mark_changed(&self, ids: Option<&[u64]>) -> bool {
         let mut found = false;
         for at in self.used_entries(self.watches()) {
@@ -192,7 +192,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         found
     }
 
-    /// Resets the count of used watches if there are none, so that the next check is short.
+    /// Resets the count of used watch entries if no watch is left, so that the next check is short.
     fn reset_watch_count(&self) {
         let high = self.word(AT_WATCHED).load(Ordering::SeqCst);
         let begun = self.watch_count();
@@ -229,7 +229,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         [mark, LEAVING].contains(&self.mapped_word(slot).load(Ordering::SeqCst))
     }
 
-    /// Frees all entries of members who are gone.
+    /// Frees all entries of members for which `is_gone` returns true.
     pub(super) fn clear(&self, is_gone: &dyn Fn(u64) -> bool) {
         for table in [self.pins(), self.watches()] {
             for at in self.used_entries(table) {

@@ -40,7 +40,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends the pins and watches of members who are gone.
+    /// Ends the pins and watches of members for which `is_gone` returns true: in the reader table, and in the store
+    /// unless this process only reads it.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
         self.clear_reader_entries(&is_gone);
         match self.is_read_only() {
@@ -49,7 +50,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Ends the pins and watches in the store itself.
+    /// Ends the pins and watches in the store itself, and frees the blocks that only they kept.
     pub(in crate::store) fn recover_contents(
         &self,
         is_gone: &dyn Fn(u64) -> bool,
@@ -63,7 +64,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Frees the entries of the reader table of members who are gone.
+    /// Frees the entries in the reader table of members for which `is_gone` returns true.
     pub(in crate::store) fn clear_reader_entries(&self, is_gone: &dyn Fn(u64) -> bool) {
         if let Some(readers) = self.reader_table() {
             readers.clear(is_gone);
@@ -71,7 +72,10 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Ends the pins and watches that all members but this one began while they were owners.
-    pub fn release_former_owners(&self, us: u64, deadline: u64) -> Result<(), StoreError> {
-        self.recover_contents(&|member| member != us && member != DEFERRED_FREE, deadline)
+    pub fn release_former_owners(&self, self_id: u64, deadline: u64) -> Result<(), StoreError> {
+        self.recover_contents(
+            &|member| member != self_id && member != DEFERRED_FREE,
+            deadline,
+        )
     }
 }

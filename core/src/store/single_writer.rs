@@ -58,7 +58,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Creates contents for a store with an owner, in a file that no other process knows: to be filled, then published.
+    /// Creates contents for a store with an owner, in a file that no other process knows. The caller fills them, then
+    /// calls [`write_owner_header`](Self::write_owner_header).
     pub fn create_owned(
         words: W,
         file: &Arc<OwnedFd>,
@@ -71,17 +72,18 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(store)
     }
 
-    /// Makes this process the owner, and backs the log and the metadata. The contents that it has mapped must be its own.
+    /// Makes this process the owner, which may write, and backs the log and the metadata. The process must have mapped
+    /// contents of its own.
     pub fn take_ownership(&self) -> io::Result<()> {
         self.log.allocate_kept()?;
         self.heap.allocate_metadata(heap_at(self.start))?;
-        self.log.memory_replaced();
-        self.heap.memory_replaced();
+        self.log.forget_backing();
+        self.heap.forget_backing();
         self.log.seqlock().set_read_only(false);
         Ok(())
     }
 
-    /// Finishes the commit in whose middle the last owner died. The memory must be visible to this process alone.
+    /// Finishes the commit during which the last owner died. The memory must be visible to this process alone.
     pub fn finish_commit(&self) -> Result<(), StoreError> {
         Ok(self.log.finish_commit()?)
     }

@@ -123,8 +123,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Begins a transaction that a program keeps open: other processes can tell it from a single operation, which ends
-    /// soon.
+    /// Begins a transaction that a program keeps open. Sets a flag for it, because other processes expect the
+    /// transaction of a single operation to end soon.
     pub fn begin_long(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let open = self.begin(deadline)?;
         crash::point!(TransactionBegun);
@@ -138,10 +138,10 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Returns true if a program keeps the current transaction open.
     pub fn is_long(&self) -> bool {
-        self.log.is_long()
+        self.log.is_long_held()
     }
 
-    /// Tells others that the program no longer keeps the lock.
+    /// Clears the flag that the lock is held for long, if a program has kept this transaction open.
     pub(in crate::store) fn clear_long_held(&self, open: &OpenTransaction) {
         if open.is_long {
             self.log.set_long_held(false);
@@ -175,7 +175,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
-    /// Adds to the notice about committed changes, for [`take_notice`](Self::take_notice).
+    /// Adds to the notice about committed changes that [`take_notice`](Self::take_notice) returns.
     pub(in crate::store) fn queue_notice(&self, notice: CommitNotice) {
         // Relaxed, both: the thread that notifies reads them after this, or has stored its own notice before.
         if notice.changes {
@@ -208,7 +208,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.abandon(open.pending);
     }
 
-    /// Returns the state for an operation of this transaction.
+    /// Returns a mutator for one operation of this transaction.
     pub(in crate::store) fn mutator<'t, 'w>(
         &'t self,
         t: &'t mut Writer<'w, W, M>,
@@ -229,7 +229,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Changes a container, in the open transaction or in one of its own, and notes the change for its watchers.
+    /// Runs `operate`, which changes a container, as [`operate`](Self::operate) does, and notes the change for
+    /// watchers.
     #[inline]
     pub(in crate::store) fn change_container<R>(
         &self,
@@ -255,7 +256,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Runs an operation in the open transaction, or in one of its own. If it fails, it changes nothing.
+    /// Runs an operation in the open transaction, or else in a transaction of its own. A failed operation changes
+    /// nothing.
     pub(in crate::store) fn operate<R>(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -294,7 +296,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Reads from the open transaction, or from the committed state.
+    /// Runs `in_open` to read from the open transaction, or else `committed` to read the committed state.
     #[inline]
     pub(in crate::store) fn read_with<R>(
         &self,

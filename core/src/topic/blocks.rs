@@ -50,7 +50,7 @@ impl BlockAllocator {
         }
     }
 
-    /// Return the number of bytes that it manages.
+    /// Return the number of bytes that the allocator manages.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -65,7 +65,7 @@ impl BlockAllocator {
         self.backed
     }
 
-    /// Allocate a run for `len` bytes, at least one page. Return None if no free run is long enough.
+    /// Allocate the lowest run of at least one page for `len` bytes. Return None if no free run is long enough.
     pub fn allocate(&mut self, len: u64) -> Option<PageRun> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&at, &found) = self.free.iter().find(|&(_, &found)| found >= len)?;

@@ -95,7 +95,7 @@ impl<L: LogMemory> Log<L> {
         &self.space
     }
 
-    /// Return the bytes of the ring.
+    /// Return the size of the ring, in bytes.
     #[inline]
     pub(super) fn ring(&self) -> u64 {
         self.blocks - self.data
@@ -129,6 +129,7 @@ impl<L: LogMemory> Log<L> {
         self.word(FLOOR)
     }
 
+    /// Return the word by which the publisher cuts off the subscriber of a seat.
     #[inline]
     pub(super) fn cut(&self, seat: usize) -> &AtomicU64 {
         self.word(CUT + 8 * seat as u64)
@@ -144,8 +145,8 @@ impl<L: LogMemory> Log<L> {
         self.word(at + 8).store(head, Ordering::Relaxed);
     }
 
-    /// Read the entry of a record. Return the word that is out of bounds if the entry is impossible. The entry of a
-    /// reclaimed record may be that of a later one.
+    /// Read the entry of a record, or return the word that is out of bounds. For a reclaimed record this may be the
+    /// entry of a later one.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, u64> {
         let at = INDEX + ENTRY * (seq & self.mask);

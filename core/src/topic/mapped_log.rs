@@ -64,6 +64,7 @@ impl MappedLog {
         MappedLog::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
     }
 
+    /// Map a file for reading, after a check that it is sealed. Return the reason if that fails.
     fn map(file: &File) -> Result<Self, String> {
         let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
         if !sealed::is_sealed(file) {

@@ -65,8 +65,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Returns its offset in bytes from the beginning of the memory: a multiple of 16, and of the page size if it is
-    /// larger than 16 KiB.
+    /// Returns the offset of the block in bytes from the beginning of the memory: a multiple of 16, and of the page
+    /// size if the block is larger than 16 KiB.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -167,7 +167,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Reserves a block of whole pages, however small it is: so it succeeds whenever this many pages are free.
+    /// Reserves a block of whole pages, however small `len` is, so the call succeeds whenever enough pages are free.
     pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {
@@ -175,7 +175,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Reserves a block by this function.
+    /// Reserves the block of `len` bytes that `carve` takes from at most `pages` pages, and records this member as its
+    /// owner. `carve` returns None if too few pages are backed.
     fn reserve_as(
         &self,
         len: u64,
@@ -255,7 +256,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.release(t, offset, false)
     }
 
-    /// Returns true if many backed pages are free.
+    /// Returns true if [`shrink_excess`](Self::shrink_excess) would return pages to the system.
     pub fn has_excess(&self, deadline: u64) -> Result<bool, HeapError> {
         let excess = self
             .undo_log
@@ -263,7 +264,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(excess.is_some())
     }
 
-    /// Returns pages to the system if many are free. If the deadline passes, the next call continues.
+    /// Returns free pages to the system until half of the spare limit is left, if more than the limit are free. Errors
+    /// are ignored; after a passed deadline the next call continues.
     pub fn shrink_excess(&self, deadline: u64) {
         let much = self
             .undo_log
@@ -274,7 +276,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Frees the reservations of this member itself, as [`recover`](Self::recover) does. The member must be idle.
+    /// Frees the reservations of this member itself, as [`recover`](Self::recover) does, and returns their number. No
+    /// other thread may use them meanwhile.
     pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
         // They are in the table too: completing one twice would be a corruption.
         lock(&self.unreported_moves).clear();
@@ -282,8 +285,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.recover(|owner| owner == me, deadline)
     }
 
-    /// Frees the reservations of members who are gone, and the pages that they were backing or punching. Returns the
-    /// number of entries. `is_gone` must be false for each member that is still active.
+    /// Frees the reservations of members that are gone, and the pages that they were backing or punching. Returns the
+    /// number of entries that were freed. `is_gone` must be false for each member that is still active.
     pub fn recover(
         &self,
         is_gone: impl Fn(u64) -> bool,

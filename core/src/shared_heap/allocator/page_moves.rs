@@ -14,8 +14,9 @@ use crate::sync::lock;
 use std::io;
 
 impl<W: Words, M: Members> Allocator<W, M> {
-    /// Runs `carve`, which needs space for a block of `len` bytes and at most `need` pages. Backs more pages if it
-    /// returns None.
+    /// Runs `carve`, which takes a block of `len` bytes from at most `need` backed pages, and returns its result. While
+    /// `carve` returns None, backs more pages and tries again; fails with [`HeapError::Limit`] or [`HeapError::System`]
+    /// if no more can be backed.
     pub(super) fn with_enough_pages<R>(
         &self,
         len: u64,
@@ -68,7 +69,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Sets aside a run of unbacked pages. Returns None if `max_memory` or the file has no space for them.
+    /// Sets aside a run of at least `need` unbacked pages, which the caller then backs. Returns None if `max_memory` or
+    /// the file has no space for them.
     pub(super) fn begin_growth(
         &self,
         need: u64,
@@ -81,7 +83,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 return Ok(None);
             };
             self.blocks.pages.add_backed(t, pages)?;
-            self.populate(t, page, pages, Kind::Spare).map(Some)
+            self.begin_move(t, page, pages, Kind::Spare).map(Some)
         })?;
         if moving.is_some() {
             crash::point!(GrowthBegun);
@@ -89,8 +91,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(moving)
     }
 
-    /// Records a taken run as one that this member is backing or punching.
-    pub(super) fn populate(
+    /// Records that this member is about to back or to punch a run that it has taken.
+    pub(super) fn begin_move(
         &self,
         t: &mut impl WriteWords,
         page: u64,
@@ -109,7 +111,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Backs a run that was set aside.
+    /// Backs a run that was set aside. Returns an error if the file would then have more pages than `max_memory`
+    /// allows.
     pub(super) fn back_run(&self, moving: PageMove) -> io::Result<()> {
         let len = moving.pages * PAGE;
         // The kernel's count, because the one in shared memory is untrusted.
@@ -124,7 +127,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
             .allocate(self.blocks.pages.offset(moving.page), len)
     }
 
-    /// Punches a run that was set aside, and records it as free.
+    /// Returns the pages of a run that was set aside to the system, and records the run as free.
     pub(super) fn punch(&self, moving: PageMove, deadline: u64) -> Result<(), HeapError> {
         let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
         let moving = PageMove {
@@ -137,13 +140,13 @@ impl<W: Words, M: Members> Allocator<W, M> {
             return Err(HeapError::System { asked: 0, error });
         }
         crash::point!(ShrinkingDone);
-        let arrived = self
+        let recorded = self
             .undo_log
             .transact(deadline, |t| self.complete_move(t, moving));
-        if arrived.is_err() {
+        if recorded.is_err() {
             lock(&self.unreported_moves).push(moving);
         }
-        arrived
+        recorded
     }
 
     /// Records within a transaction that a run was backed or punched.
@@ -169,7 +172,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.pages.free_run(t, moving.becomes, page, pages)
     }
 
-    /// Records all runs that were backed or punched and could not be recorded then.
+    /// Records all runs that this process has backed or punched without being able to record them.
     pub(super) fn complete_moves(&self, deadline: u64) -> Result<(), HeapError> {
         loop {
             let Some(moving) = lock(&self.unreported_moves).pop() else {
@@ -178,13 +181,13 @@ impl<W: Words, M: Members> Allocator<W, M> {
             if moving.becomes == Kind::Bare {
                 self.punch(moving, deadline)?;
             } else {
-                let arrived = self
+                let recorded = self
                     .undo_log
                     .transact(deadline, |t| self.complete_move(t, moving));
-                if arrived.is_err() {
+                if recorded.is_err() {
                     lock(&self.unreported_moves).push(moving);
                 }
-                arrived?;
+                recorded?;
             }
         }
     }
@@ -206,7 +209,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
                 self.blocks
                     .pages
                     .split_run(t, Kind::Spare, (page, len), pages)?;
-                self.populate(t, page, pages, Kind::Bare).map(Some)
+                self.begin_move(t, page, pages, Kind::Bare).map(Some)
             })?;
             let Some(moving) = moving else {
                 break;
@@ -227,7 +230,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.shrink(0, deadline)
     }
 
-    /// Leaves a run that was backed and not recorded.
+    /// Backs a run of 16 pages and leaves it unrecorded, as a passed deadline would.
     #[cfg(test)]
     pub(in crate::shared_heap) fn leave_unreported_move(&self, deadline: u64) {
         let moving = self.begin_growth(16, false, deadline).unwrap();

@@ -122,7 +122,8 @@ impl Heap {
         Ok(offset)
     }
 
-    /// Backs more pages, and allocates from them.
+    /// Backs more pages and allocates a block from them. Returns [`HeapError::Limit`] or [`HeapError::System`] if too
+    /// few can be backed.
     #[cold]
     fn allocate_more<W: Words, M: Members>(
         &self,
@@ -154,13 +155,14 @@ impl Heap {
         })
     }
 
-    /// Returns the number of free backed pages to keep at least.
+    /// Returns the least number of free backed pages to keep.
     fn min_spare(&self) -> u64 {
         let share = self.blocks.max_pages / 16;
         share.clamp(*MIN_SPARE.start(), *MIN_SPARE.end())
     }
 
-    /// Backs `need` pages, or more. Returns false if `max_memory` or the file has no space for them.
+    /// Backs a run of `need` pages, and some for later if `with_spare`. Returns false if `max_memory` or the file has
+    /// no space for them.
     fn grow<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -172,7 +174,6 @@ impl Heap {
             backing_file,
             ..
         } = &self.blocks;
-        // Found before anything is taken, because the kernel may refuse.
         let Some((page, count)) = self.blocks.take_bare_run(t, need, with_spare)? else {
             return Ok(false);
         };
@@ -221,7 +222,8 @@ impl Heap {
         t.pending.freed.len()
     }
 
-    /// Frees the blocks that operations have released. Called before the commit.
+    /// Frees the blocks passed to [`free`](Self::free), and marks excess pages to be returned after the commit. Called
+    /// before the commit.
     pub fn finish_frees<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -271,7 +273,7 @@ impl Heap {
             ..
         } = &self.blocks;
         let (mut page, frontier) = (0, pages.frontier(t)?);
-        self.blocks.memory_replaced();
+        self.blocks.forget_backing();
         self.blocks.back_map(frontier)?;
         while page < frontier {
             let entry = pages.entry(t, page)?;
@@ -289,14 +291,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the ranges of the file that have been written, from `start` on: the beginning and the end of each.
+    /// Returns the written ranges of the file between `start` and `end`: the beginning and the end of each.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
         self.blocks.backing_file.written(start, end)
     }
 
     /// Forgets which part of the page map is backed: other memory has replaced it.
-    pub fn memory_replaced(&self) {
-        self.blocks.memory_replaced();
+    pub fn forget_backing(&self) {
+        self.blocks.forget_backing();
     }
 
     /// Returns the bytes of pages that the file has.

@@ -13,8 +13,8 @@ use crate::shared_heap::slabs;
 use crate::shared_heap::words::Words;
 
 impl Heap {
-    /// Returns the pages that a dead holder has backed or was about to return. Called first in a transaction whose lock
-    /// was taken over.
+    /// Returns to the system the pages that a dead holder has backed, or was about to return. Does nothing unless the
+    /// lock was taken over. Called at the beginning of a transaction.
     #[cold]
     pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if std::mem::take(&mut t.pending.taken_over) {
@@ -26,8 +26,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Zeroes the words in free memory for which `is_left` returns true: those that a dead holder has left there in the
-    /// middle of a transaction. Called before [`repair`](Self::repair).
+    /// Zeroes the words at the beginning of free blocks for which `is_left` returns true: a dead holder has left them
+    /// there in the middle of a transaction. Called before [`repair`](Self::repair).
     #[cold]
     pub fn scrub<W: Words, M: Members>(
         &self,
@@ -69,7 +69,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Zeroes such words in free pages. Skips unbacked pages, because reading would back them.
+    /// Zeroes such words in `len` free pages. Skips unbacked pages, because reading would back them.
     fn scrub_pages<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -87,7 +87,7 @@ impl Heap {
         scrub_parts(t, &parts, is_left)
     }
 
-    /// Returns all pages that the metadata do not list as backed.
+    /// Returns to the system all pages that the metadata do not list as backed.
     #[cold]
     pub(super) fn punch_bare<W: Words, M: Members>(
         &self,
@@ -130,7 +130,7 @@ impl Heap {
     }
 }
 
-/// Zeroes such words at each offset at which a block may begin.
+/// Zeroes the words for which `is_left` returns true at each offset of these ranges at which a block may begin.
 fn scrub_parts<W: Words, M: Members>(
     t: &mut Writer<'_, W, M>,
     parts: &[(u64, u64)],

@@ -59,23 +59,23 @@ impl Pages {
         Ok(())
     }
 
-    /// Returns the length of the free run that begins at a page of this list, after checking its entry.
-    pub(super) fn listed(
+    /// Returns the length of the free run that begins at a page of the list `bin`, after checking its entry.
+    pub(super) fn run_len(
         &self,
         t: &impl ReadWords,
         state: Kind,
         page: u64,
-        list: u64,
+        bin: u64,
     ) -> Result<u64, HeapError> {
         let entry = self.entry(t, page)?;
-        let fits = entry.kind == state && entry.len > 0 && bin(entry.len) == list;
+        let fits = entry.kind == state && entry.len > 0 && super::bin(entry.len) == bin;
         if !fits || page + entry.len > self.frontier(t)? {
             return Err(self.corrupt_entry(page, entry));
         }
         Ok(entry.len)
     }
 
-    /// Finds a free run of at least this many pages. Returns its first page and its length.
+    /// Finds a free run of at least this many pages. Returns its first page and its length; None if there is none.
     fn find(
         &self,
         t: &impl ReadWords,
@@ -86,7 +86,7 @@ impl Pages {
         let mut next = self.first(t, self.head(state, near))?;
         for _ in 0..MAX_PROBES {
             let Some(page) = next else { break };
-            let len = self.listed(t, state, page, near)?;
+            let len = self.run_len(t, state, page, near)?;
             if len >= pages {
                 return Ok(Some((page, len)));
             }
@@ -99,13 +99,13 @@ impl Pages {
                 bin = (bin / 64 + 1) * 64;
                 continue;
             }
-            return self.head_of(t, state, bin + u64::from(bits.trailing_zeros()));
+            return self.first_run(t, state, bin + u64::from(bits.trailing_zeros()));
         }
         Ok(None)
     }
 
-    /// Returns the first run of a list whose bit says that it is not empty.
-    fn head_of(
+    /// Returns the first page and the length of the first run of a list, which its bit marks as not empty.
+    fn first_run(
         &self,
         t: &impl ReadWords,
         state: Kind,
@@ -115,10 +115,11 @@ impl Pages {
         let Some(page) = self.first(t, head)? else {
             return Err(corrupt(Field::Links, head, 0));
         };
-        Ok(Some((page, self.listed(t, state, page, bin)?)))
+        Ok(Some((page, self.run_len(t, state, page, bin)?)))
     }
 
-    /// Finds a run of the list with the longest free runs. Returns its first page and its length.
+    /// Finds a run of the list with the longest free runs. Returns its first page and its length; None if there are no
+    /// free runs.
     pub(in crate::shared_heap) fn longest_run(
         &self,
         t: &impl ReadWords,
@@ -127,7 +128,7 @@ impl Pages {
         for group in (0..BINS / 64).rev() {
             let bits = t.get(self.bits(state, group * 64))?;
             if bits != 0 {
-                return self.head_of(t, state, group * 64 + u64::from(bits.ilog2()));
+                return self.first_run(t, state, group * 64 + u64::from(bits.ilog2()));
             }
         }
         Ok(None)
@@ -147,7 +148,7 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Takes the first pages of this free run.
+    /// Takes the first `pages` pages of this free run; the rest stays free.
     pub(in crate::shared_heap) fn split_run(
         &self,
         t: &mut impl WriteWords,
@@ -216,7 +217,7 @@ impl Pages {
         self.count_spare(t, state, pages as i64)
     }
 
-    /// Returns the free run of this state that ends just before a page.
+    /// Returns the first page and the length of the free run of this state that ends just before a page.
     fn ends_before(
         &self,
         t: &impl ReadWords,

@@ -99,6 +99,7 @@ impl PageEntry {
         }
     }
 
+    /// Decodes an entry. Returns None if its kind is unknown.
     fn from_word(word: u64) -> Option<Self> {
         Some(PageEntry {
             kind: *Kind::ALL.get((word & 0xff) as usize)?,
@@ -113,7 +114,7 @@ impl PageEntry {
     }
 }
 
-/// Returns the list for runs of this many pages.
+/// Returns the number of the list for free runs of this many pages.
 fn bin(len: u64) -> u64 {
     if len < 16 {
         return len;
@@ -146,26 +147,21 @@ impl Pages {
 
     /// Returns the number of pages that were ever used. All pages beyond it are free and not backed.
     pub(in crate::shared_heap) fn frontier(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
-        let at = self.metadata + AT_FRONTIER;
-        let found = t.get(at)?;
-        if found > self.count {
-            return Err(corrupt(Field::Pages, at, found));
-        }
-        Ok(found)
+        self.read_count(t, AT_FRONTIER)
     }
 
     /// Returns the number of pages that are backed or about to be.
     pub(in crate::shared_heap) fn backed(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
-        self.counted(t, AT_BACKED)
+        self.read_count(t, AT_BACKED)
     }
 
     /// Returns the number of free pages that are backed.
     pub(in crate::shared_heap) fn spare(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
-        self.counted(t, AT_SPARE)
+        self.read_count(t, AT_SPARE)
     }
 
-    /// Reads a count of pages, and checks it.
-    fn counted(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
+    /// Reads the count of pages at an offset of the metadata. Returns an error if there are fewer pages.
+    fn read_count(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(self.metadata + at)?;
         if found > self.count {
             return Err(corrupt(Field::Pages, self.metadata + at, found));
@@ -191,16 +187,16 @@ impl Pages {
         self.add(t, AT_BACKED, -(pages as i64))
     }
 
-    /// Adds to a count of pages.
+    /// Adds to the count of pages at an offset of the metadata. Returns an error if the sum is no possible count.
     fn add(&self, t: &mut impl WriteWords, at: u64, pages: i64) -> Result<(), HeapError> {
-        let found = self.counted(t, at)?;
+        let found = self.read_count(t, at)?;
         match found.checked_add_signed(pages) {
             Some(sum) if sum <= self.count => t.set(self.metadata + at, sum),
             _ => Err(corrupt(Field::Pages, self.metadata + at, found)),
         }
     }
 
-    /// Returns the entry of a page.
+    /// Returns the entry of a page, or an error if the page or its entry is corrupt.
     pub(in crate::shared_heap) fn entry(
         &self,
         t: &impl ReadWords,
@@ -229,7 +225,7 @@ impl Pages {
         t.set(self.at(page), entry.to_word())
     }
 
-    /// Marks the page as one within a run.
+    /// Marks a page as one within a run.
     pub(in crate::shared_heap) fn clear(
         &self,
         t: &mut impl WriteWords,
@@ -357,7 +353,7 @@ impl Pages {
             let bit = t.get(self.bits(state, bin)).unwrap() >> (bin % 64) & 1;
             assert_eq!(bit == 1, next.is_some());
             while let Some(page) = next {
-                let len = self.listed(t, state, page, bin).unwrap();
+                let len = self.run_len(t, state, page, bin).unwrap();
                 assert_eq!(runs.insert(page, (state, len)), None, "a circle");
                 next = self.next(t, page).unwrap();
             }

@@ -31,7 +31,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         })
     }
 
-    /// Runs one operation of a transaction. If it fails, its changes are undone and the transaction continues.
+    /// Runs one operation of a transaction. If the operation fails, undoes its changes; the transaction continues.
     pub fn operate<R, E: TransactionError>(
         &self,
         pending: &mut PendingTransaction,
@@ -58,7 +58,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Ends a savepoint and keeps the changes since, or undoes them.
+    /// Ends a savepoint. Undoes the changes since then unless `is_kept`.
     pub fn end_savepoint(
         &self,
         pending: &mut PendingTransaction,
@@ -98,7 +98,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Marks objects that other members may already know as never created.
+    /// Stores 0 in these words, so that other members no longer find the objects that they identify.
     fn erase_created(&self, created: impl Iterator<Item = u64>) {
         for at in created {
             if let Some(word) = self.seqlock.changeable(at) {
@@ -149,7 +149,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(())
     }
 
-    /// Runs a transaction that stores one word at most: the offset and value that `change` returns.
+    /// Runs a transaction that stores at most one word. `change` returns its offset and its value, or None, and the
+    /// result.
     #[inline]
     pub fn store_word<R, E: TransactionError>(
         &self,
@@ -179,7 +180,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             .map(|(_, result)| result)
     }
 
-    /// Acquires the lock, repeats the commit of a dead holder, and returns the sequence.
+    /// Acquires the lock and returns the sequence. If the last holder has died, first repeats its commit.
     #[inline]
     pub(super) fn acquire(&self, deadline: u64) -> Result<u64, HeapError> {
         let held = self.seqlock.acquire(deadline)?;
@@ -197,7 +198,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(sequence)
     }
 
-    /// Advances the sequence by one change, so that readers notice it.
+    /// Adds one change to the sequence, here and in the memory, so that readers notice it.
     #[inline]
     fn advance_sequence(&self, sequence: &mut u64) {
         *sequence = sequence.wrapping_add(2);
@@ -214,7 +215,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         word.expect("the offset was checked")
     }
 
-    /// Writes the entries, commits them by the count, and stores the words.
+    /// Writes the entries, commits them by storing the count, and stores the words.
     fn write_and_apply(&self, pending: &mut PendingTransaction) -> Result<(), HeapError> {
         let count = pending.writes.count;
         if count > CAPACITY {
@@ -276,7 +277,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.release_leaked();
     }
 
-    /// Repeats the commit of a dead holder, and begins a new sequence.
+    /// Repeats the commit of a dead holder, and advances the sequence.
     #[cold]
     pub(super) fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
         let log = &self.seqlock;

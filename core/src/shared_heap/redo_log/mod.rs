@@ -69,7 +69,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         RedoLog::open(words, backing_file, start, members)
     }
 
-    /// Opens the log in a process that only reads, until [`memory_replaced`](Self::memory_replaced).
+    /// Opens the log in a process that only reads, until it takes the memory over by [`SeqLock::set_read_only`].
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -149,7 +149,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Err(HeapError::NeverStable.into())
     }
 
-    /// Repeats the commit in whose middle the owner died. The memory must be visible to this process alone.
+    /// Finishes the commit during which the owner died. The memory must be visible to this process alone.
     pub fn finish_commit(&self) -> Result<(), HeapError> {
         // Relaxed: no other process changes it.
         let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
@@ -163,21 +163,22 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire) % 2 != 0
     }
 
-    /// Returns true, once, if a reader has held the lock for long: then the caller must wake those that wait for its
-    /// release.
+    /// Returns true, once, if a reader has held the lock for long: the caller must then wake the members that wait for
+    /// its release.
     #[inline]
     pub fn take_held_long(&self) -> bool {
         // Relaxed, both: see `read`.
         self.held_long.load(Ordering::Relaxed) && self.held_long.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the writer for a transaction of one operation. If the operation fails, abandon the transaction.
+    /// Returns a writer for a transaction of one operation. If the operation fails, the caller abandons the
+    /// transaction.
     #[inline]
     pub fn writer<'a>(&'a self, pending: &'a mut PendingTransaction) -> Writer<'a, W, M> {
         Writer { log: self, pending }
     }
 
-    /// Sets the flag that the lock, which this process holds, is held for long.
+    /// Sets or clears the flag that the lock is held for long. This process must hold the lock.
     pub fn set_long_held(&self, is_long: bool) {
         // SeqCst: before the lock is released, so that a woken waiter sees it.
         let word = self.seqlock.word(AT_LONG);
@@ -185,7 +186,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Returns true if the lock is held for long.
-    pub fn is_long(&self) -> bool {
+    pub fn is_long_held(&self) -> bool {
         self.seqlock.word(AT_LONG).load(Ordering::SeqCst) != 0
     }
 
@@ -198,9 +199,9 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.word(AT_DIED).store(0, Ordering::Relaxed);
     }
 
-    /// Returns the committed state now. Words copied from now on belong to it if
-    /// [`is_unchanged_since`](Self::is_unchanged_since) returns true afterwards, once
-    /// [`adopt_position`](Self::adopt_position) was called in the copy.
+    /// Returns the position of the committed state now. To copy this state, copy the words, then check
+    /// [`is_unchanged_since`](Self::is_unchanged_since), then call [`adopt_position`](Self::adopt_position) in the
+    /// copy.
     pub fn position(&self) -> LogPosition {
         // Acquire: the copy is not older. The count is read before the entries that it covers.
         let sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Acquire);
@@ -208,15 +209,15 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         LogPosition { sequence, count }
     }
 
-    /// Returns true if the words copied since are of that state.
+    /// Returns true if no commit has stored words since this position, so that the words copied since belong to it.
     pub fn is_unchanged_since(&self, position: LogPosition) -> bool {
         // Acquire, and relaxed after it: as a reader does it.
         fence(Ordering::Acquire);
         self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed) == position.sequence
     }
 
-    /// Begins in a copy, which no other process knows, with the state that was copied. If a commit was running, the
-    /// first member that takes the lock repeats it.
+    /// Continues from this position in a copy that no other process knows. If a commit was running, the first member
+    /// that takes the lock repeats it.
     pub fn adopt_position(&self, LogPosition { sequence, count }: LogPosition) {
         // Relaxed, all: no other process knows this memory. The new sequence differs from all of the old memory.
         let set = |at, value| self.seqlock.word(at).store(value, Ordering::Relaxed);
@@ -234,11 +235,12 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Forgets which part of the log is backed: other memory has replaced it.
-    pub fn memory_replaced(&self) {
+    pub fn forget_backing(&self) {
         self.backed.store(KEPT, Ordering::Relaxed);
     }
 
-    /// Cancels the replacement by a copy. A member that has died meanwhile may have left pages to reclaim.
+    /// Cancels the replacement by a copy. Sets the flag that a holder has died, because a member that died meanwhile
+    /// may have left pages to reclaim.
     pub fn clear_replaced(&self) {
         self.seqlock.word(AT_DIED).store(1, Ordering::Relaxed);
         self.seqlock.clear_replaced();
@@ -252,7 +254,7 @@ pub struct Writer<'a, W, M> {
 }
 
 impl<W: Words, M: Members> Writer<'_, W, M> {
-    /// Adds memory that was free, which is written at once from now on.
+    /// Adds memory that was free to the fresh memory, which is written at once from now on.
     pub(super) fn add_fresh(&mut self, start: u64, len: u64) {
         self.pending.fresh.add(start, len);
     }

@@ -39,7 +39,7 @@ pub(super) enum Undo {
     Fresh(u64, u64),
 }
 
-/// A state of a transaction to which it can be rolled back.
+/// A state to which a transaction can be rolled back: the lengths of its lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Savepoint {
     pub(super) writes: usize,
@@ -73,6 +73,7 @@ impl Writes {
         }
     }
 
+    /// Returns the offset and the value of a write.
     pub(super) fn get(&self, number: usize) -> (u64, u64) {
         match number.checked_sub(INLINE) {
             None => self.inline[number],
@@ -87,7 +88,7 @@ impl Writes {
         }
     }
 
-    /// Returns the number of the write of a word.
+    /// Returns the number of the write of the word at this offset.
     #[inline]
     pub(super) fn find(&self, at: u64) -> Option<usize> {
         if self.count > INLINE {
@@ -135,7 +136,9 @@ impl Writes {
 /// Memory that was free when the transaction began and that no other member can reach before it ends.
 #[derive(Default)]
 pub(super) struct Fresh {
+    /// The starts of the ranges, in the order in which they were added.
     pub(super) order: Vec<u64>,
+    /// The end of each range by its start.
     ends: BTreeMap<u64, u64>,
 }
 
@@ -156,6 +159,7 @@ impl Fresh {
                 .is_some_and(|(_, &end)| at < end)
     }
 
+    /// Removes the last ranges that were added, down to this many.
     pub(super) fn truncate(&mut self, count: usize) {
         for start in self.order.drain(count..) {
             self.ends.remove(&start);

@@ -31,7 +31,7 @@ pub(in crate::store) fn append_bytes(
     Ok(t.copy(at, len, out)?)
 }
 
-/// Returns the number of these bytes.
+/// Returns the number of bytes that [`append_bytes`] appends.
 pub(in crate::store) fn len(t: &impl ReadWords, kind: Type, at: u64) -> Result<u64, StoreError> {
     let word = t.get(at)?;
     Ok(match kind {
@@ -66,7 +66,7 @@ pub(in crate::store) fn append_key_bytes(
     Ok(t.copy(at + 8, len, out)?)
 }
 
-/// Returns true if the comparison bytes of a key, which are as many, equal these bytes.
+/// Returns true if the comparison bytes of a key equal these bytes. Their number must be the same.
 #[inline]
 pub(in crate::store) fn key_equals(
     t: &impl ReadWords,
@@ -91,7 +91,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(at)
     }
 
-    /// Writes the comparison bytes and the restore bytes of a key into a new block. Returns its offset.
+    /// Writes the comparison bytes and the restore bytes of a key into a new block. Returns its offset, or
+    /// [`StoreError::CapacityExceeded`] for 4 GiB or more.
     pub(in crate::store) fn write_key_blob(
         &mut self,
         canonical: &[u8],

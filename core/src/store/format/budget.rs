@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// Allocates a vector for this many values, but not for more than there are words.
+    /// Allocates an empty vector for this many values, or for as many as the memory has words.
     pub(in crate::store) fn allocate<T>(&self, count: u64) -> Result<Vec<T>, StoreError> {
         let mut room = Vec::new();
         match room.try_reserve_exact(count.min(self.cells) as usize) {
@@ -57,7 +57,7 @@ impl Budget {
         }
     }
 
-    /// Allocates a vector for this many bytes, and spends their words.
+    /// Allocates an empty vector for this many bytes, and spends their words.
     pub(in crate::store) fn allocate_bytes(&mut self, len: u64) -> Result<Vec<u8>, StoreError> {
         self.spend(len.div_ceil(8))?;
         let mut room = Vec::new();
@@ -67,7 +67,8 @@ impl Budget {
         }
     }
 
-    /// Spends this many words.
+    /// Spends this many words. If too few are left, returns [`StoreError::CopyTooLarge`] for a limited copy, or else
+    /// the error for a corrupt cell.
     #[inline]
     pub(in crate::store) fn spend(&mut self, words: u64) -> Result<(), StoreError> {
         match self.cells.checked_sub(words) {
@@ -80,7 +81,8 @@ impl Budget {
         }
     }
 
-    /// Enters one more level of nesting.
+    /// Enters one more level of nesting, or returns [`StoreError::NestingTooDeep`]. The caller adds the level again
+    /// when it leaves.
     #[inline]
     pub(in crate::store) fn descend(&mut self) -> Result<(), StoreError> {
         self.depth = self

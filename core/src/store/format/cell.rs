@@ -70,7 +70,7 @@ impl Type {
         Type::Buffer,
     ];
 
-    /// Returns the type of this number.
+    /// Returns the type of this number; None if there is none.
     pub fn of(number: u8) -> Option<Self> {
         Type::ALL.into_iter().find(|each| *each as u8 == number)
     }
@@ -148,6 +148,7 @@ impl Cell {
     }
 
     #[inline]
+    /// Encodes at most [`SHORT`] bytes with this tag. Returns None if there are more.
     fn short(tag: u64, bytes: &[u8]) -> Option<Self> {
         if bytes.len() > SHORT {
             return None;
@@ -199,7 +200,7 @@ impl Cell {
         })
     }
 
-    /// Returns the cell that stands for all equal keys, as Python compares them: 1 == 1.0 == True.
+    /// Returns the cell that stands for all keys that are equal in Python: 1 for 1, 1.0 and True.
     #[inline]
     pub fn as_key(self) -> Cell {
         match self.content() {

@@ -12,7 +12,7 @@ use super::value::{ContainerRef, StoredValue};
 use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_cell};
 
-/// Copies the value of a cell. Containers are copied if `deep`, and else referred to.
+/// Copies the value of a cell: containers with their contents if `deep`, and as references otherwise.
 pub(in crate::store) fn copy(
     t: &impl ReadWords,
     cell: Cell,
@@ -34,7 +34,7 @@ pub(in crate::store) fn copy(
     found
 }
 
-/// Copies the value in a block.
+/// Copies the value in the block of this type and offset, to which `cell` refers.
 fn copy_block(
     t: &impl ReadWords,
     (kind, at): (Type, u64),
@@ -104,7 +104,7 @@ pub(in crate::store) fn copy_container(
     })
 }
 
-/// Copies adjacent cells.
+/// Copies the values of `count` adjacent cells.
 pub(in crate::store) fn copy_cells(
     t: &impl ReadWords,
     at: u64,
@@ -155,7 +155,7 @@ pub(in crate::store) fn copy_keys(
     Ok(keys)
 }
 
-/// Returns the container that a cell refers to.
+/// Returns the container that a cell refers to, or the error for a corrupt cell.
 pub(in crate::store) fn container_of(
     t: &impl ReadWords,
     cell: Cell,

@@ -58,7 +58,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Copies a container that is about to be removed, if this process has a proxy of it.
+    /// Keeps a copy of a container that is about to be removed in `removed`, if this process has a proxy of it.
     fn keep_removed(&mut self, header: Header) -> Result<(), StoreError> {
         let id = self.t.get(header.at)?;
         if self.proxies.has(id) && header.kind != Type::Buffer {
@@ -77,7 +77,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.free_cells(left, budget)
     }
 
-    /// Frees the payload of a container. Adds its cells to `left`, which the caller frees.
+    /// Frees the payload of a container, or defers that while it is pinned. Adds its cells to `left`, which the caller
+    /// frees.
     fn free_payload(
         &mut self,
         header: Header,

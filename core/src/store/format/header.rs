@@ -71,7 +71,7 @@ impl Parent {
         Ok(Parent { at, depth })
     }
 
-    /// Returns the parent of the items of a container at the same depth.
+    /// Returns the parent of the items of this container, whose depth `self` has.
     #[inline]
     pub(in crate::store) fn within(self, header: Header) -> Self {
         Parent {
@@ -80,7 +80,7 @@ impl Parent {
         }
     }
 
-    /// Returns the parent of the items of a tuple.
+    /// Returns this parent for values one level deeper, as the items of a tuple are.
     #[inline]
     pub(in crate::store) fn deeper(self) -> Self {
         Parent {
@@ -89,14 +89,14 @@ impl Parent {
         }
     }
 
-    /// Encodes it as a word.
+    /// Encodes the parent as a word of a header.
     #[inline]
     pub(in crate::store) fn word(self) -> u64 {
         self.at | self.depth << DEPTH
     }
 }
 
-/// Returns the offset of the header of the parent; 0 for the containers of the store itself.
+/// Returns the offset of the header around the one at `at`; 0 for the containers of the store itself.
 #[inline]
 pub(in crate::store) fn parent_at(t: &impl ReadWords, at: u64) -> Result<u64, StoreError> {
     Ok(t.get(at + AT_PARENT)? & (OFFSETS - 1))
@@ -112,7 +112,7 @@ pub(in crate::store) struct Header {
 }
 
 impl Header {
-    /// Reads the header of a container, if it is not deleted.
+    /// Reads the header of a container, or returns [`StoreError::ContainerDeleted`].
     #[inline]
     pub(in crate::store) fn of(
         t: &impl ReadWords,
@@ -140,7 +140,7 @@ impl Header {
         }
     }
 
-    /// Returns the header if the container is of this type, or else an error.
+    /// Returns the header if the container is of this type, or else [`StoreError::WrongType`].
     #[inline]
     pub(in crate::store) fn require(self, kind: Type) -> Result<Self, StoreError> {
         match self.kind == kind {
@@ -182,7 +182,7 @@ impl Header {
         Ok(Cell(t.get(self.payload_at())?))
     }
 
-    /// Returns the offset of a field of a record.
+    /// Returns the offset of a field of a record, or [`StoreError::IndexOutOfRange`].
     #[inline]
     pub(in crate::store) fn field(self, number: u64) -> Result<u64, StoreError> {
         match number < self.len {
@@ -203,7 +203,8 @@ impl Header {
     }
 }
 
-/// Reads the header that a cell refers to, and checks it against the cell.
+/// Reads the header to which a cell refers by this type and offset. Returns the error for a corrupt container if there
+/// is no such header.
 pub(in crate::store) fn header_of(
     t: &impl ReadWords,
     kind: Type,

@@ -28,7 +28,7 @@ pub(in crate::store) struct Cells {
 }
 
 impl Cells {
-    /// Reads the location of the cells of a list.
+    /// Reads the location of the cells of a list, and checks it.
     pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let (room, start) = match block {
@@ -70,7 +70,8 @@ impl Cells {
     }
 }
 
-/// Returns the offset of the cell of an index, which may count from the end.
+/// Returns the offset of the cell of an index, which counts from the end if negative, or
+/// [`StoreError::IndexOutOfRange`].
 #[inline]
 pub(in crate::store) fn find(
     t: &impl ReadWords,
@@ -142,7 +143,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Moves the cells from `from` up to `to`.
+    /// Moves the cells from `from` up to `to` by this many places.
     fn move_cells(&mut self, cells: &Cells, from: u64, to: u64, by: i64) -> Result<(), StoreError> {
         if by == 0 {
             return Ok(());
@@ -151,7 +152,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.set_cells(cells, from.wrapping_add_signed(by), &moved?)
     }
 
-    /// Writes all cells into a new block.
+    /// Writes the cells before `from`, the new ones, and those from `to` on, `len` in all, into a new block. Frees the
+    /// old block.
     fn rewrite(
         &mut self,
         cells: &Cells,

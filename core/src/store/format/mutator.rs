@@ -36,7 +36,7 @@ pub(in crate::store) struct Mutator<'t, 'w, W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Allocates a block in the transaction.
+    /// Allocates a block of `len` bytes in the transaction. Returns its offset.
     pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
         Ok(self.heap.allocate(self.t, len)?)
     }
@@ -51,7 +51,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.heap.pending_frees(self.t)
     }
 
-    /// Creates a header with space for this many fields, which the caller writes.
+    /// Creates the header of a container with the next number. If it is a record, the header has space for `len`
+    /// fields, which the caller writes.
     pub(in crate::store) fn make_header(
         &mut self,
         kind: Type,

@@ -36,7 +36,7 @@ impl Pins {
         self.0 + 16 + 16 * number
     }
 
-    /// Adds a pin of this member. Returns false if the table is full.
+    /// Adds a pin of this member upon a block. Returns false if the table is full.
     pub(in crate::store) fn add(
         &self,
         t: &mut impl WriteWords,
@@ -89,16 +89,17 @@ impl Pins {
         Ok(found)
     }
 
-    /// Removes the pins for which `is_gone` returns true. Returns the blocks to free now.
+    /// Removes the pins for which `is_over` returns true, given the member and the block. Returns the blocks to free
+    /// now: those marked to be freed that have lost their last pin.
     pub(in crate::store) fn remove(
         &self,
         t: &mut impl WriteWords,
-        is_gone: impl Fn(u64, u64) -> bool,
+        is_over: impl Fn(u64, u64) -> bool,
     ) -> Result<Vec<u64>, StoreError> {
         let (mut unpinned, high) = (Vec::new(), self.high(t)?);
         for number in 0..high {
             let (member, word) = (t.get(self.at(number))?, t.get(self.at(number) + 8)?);
-            if member != 0 && is_gone(member, word & !1) {
+            if member != 0 && is_over(member, word & !1) {
                 t.set(self.at(number), 0)?;
                 if word & 1 != 0 {
                     unpinned.push(word & !1);

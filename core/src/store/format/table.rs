@@ -103,7 +103,7 @@ impl Table {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
-    /// Looks up a key by its hash.
+    /// Looks up a key by its hash. Returns the slot and the entry of the key, or else a slot for the key.
     fn lookup(
         &self,
         t: &impl ReadWords,
@@ -138,7 +138,7 @@ impl Table {
         }
     }
 
-    /// Returns the number of the entry of a key.
+    /// Returns the number of the entry of a key; None if the table does not have it.
     #[inline]
     pub(in crate::store) fn find(
         &self,
@@ -152,7 +152,7 @@ impl Table {
         }
     }
 
-    /// Returns the offset of the value cell of a key of a dict.
+    /// Returns the offset of the value cell of a key of a dict, or [`StoreError::KeyNotFound`].
     #[inline]
     pub(in crate::store) fn value_at(
         &self,
@@ -164,7 +164,7 @@ impl Table {
     }
 }
 
-/// Returns true if the key of a cell is this one.
+/// Returns true if the key in a cell equals this one.
 #[inline]
 fn equals(t: &impl ReadWords, cell: Cell, key: &Canonical<'_>) -> Result<bool, StoreError> {
     if let (Canonical::Word(word), true) = (key, cell.is_immediate()) {
@@ -226,7 +226,8 @@ fn slots_for(entries: u64) -> u64 {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Writes a table with space for `wanted` entries, and with these. Their keys must be unique.
+    /// Writes a table with space for `wanted` entries, and with these: key, value and hash. Their keys must be unique.
+    /// Returns the offset of its block.
     fn fill_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
@@ -262,7 +263,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(block)
     }
 
-    /// Writes a table with these entries, whose keys must be unique.
+    /// Writes a table with these entries: key, value and hash. Their keys must be unique. Returns the offset of its
+    /// block; 0 if there are no entries.
     pub(in crate::store) fn make_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
@@ -274,7 +276,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.fill_table(entries, entries.len() as u64, width)
     }
 
-    /// Writes the remaining entries into a larger table.
+    /// Moves the entries of a full table to a new one with space for more, and returns that.
     fn rewrite_table(&mut self, table: &Table) -> Result<Table, StoreError> {
         let mut entries = Vec::new();
         for number in 0..table.used {
@@ -298,7 +300,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Table::of(self.t, table.header)
     }
 
-    /// Adds an entry for a new key, whose cell is `cell`.
+    /// Adds an entry for a key that the table does not have. The cells of the key and of the value are already written.
     pub(in crate::store) fn add_entry(
         &mut self,
         mut table: Table,

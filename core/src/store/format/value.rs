@@ -97,7 +97,7 @@ impl<'k> Canonical<'k> {
         [&[first], bytes].concat()
     }
 
-    /// Decodes such bytes. Returns None if they are corrupt.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes). Returns None if they are corrupt.
     pub fn from_bytes(bytes: &'k [u8]) -> Option<Self> {
         let (first, rest) = bytes.split_first()?;
         if *first == WORD_TAG {
@@ -115,7 +115,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// Returns the form of an immediate cell.
+    /// Returns the compared form of an immediate cell.
     #[inline]
     pub fn of(cell: Cell) -> Self {
         let cell = cell.as_key();
@@ -137,7 +137,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// Returns the bytes of a blob.
+    /// Returns the bytes of a blob or an int; no bytes for a word.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -147,7 +147,7 @@ impl<'k> Canonical<'k> {
         }
     }
 
-    /// Returns the type and the length of a blob.
+    /// Returns the type and the length of a blob or an int; None for a word.
     #[inline]
     pub fn form(&self) -> Option<(Type, u64)> {
         match self {
@@ -225,6 +225,7 @@ pub fn trim(bytes: &mut Vec<u8>) {
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 
+/// Multiplies two words and folds the product to one word.
 #[inline]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

@@ -72,7 +72,7 @@ impl Versions {
         Ok(t.get(self.at(number) + 16)? != 0)
     }
 
-    /// Ends the watches for which `is_over` returns true.
+    /// Ends the watches for which `is_over` returns true, given the member and the number of the entry.
     pub(in crate::store) fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -94,7 +94,8 @@ impl Versions {
         }
     }
 
-    /// Adds the ids of the container whose header lies at this offset, and of all containers around it.
+    /// Appends to `ids` the id of the container whose header lies at this offset, and those of all containers around
+    /// it.
     pub(in crate::store) fn ancestor_ids(
         t: &impl ReadWords,
         at: u64,

@@ -19,7 +19,8 @@ pub type Buffer = (u64, u64, Vec<u8>);
 const TRIES: usize = 64;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata.
+    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata, or
+    /// [`StoreError::CapacityExceeded`] if there are too many pins.
     pub fn pin(&self, deadline: u64, container: ContainerRef) -> Result<Buffer, StoreError> {
         if self.is_read_only() {
             return self.pin_as_reader(deadline, container);
@@ -35,7 +36,7 @@ impl<W: Words, M: Members> Store<W, M> {
         pinned
     }
 
-    /// Returns the location and the metadata of a buffer.
+    /// Returns the location and the metadata of a buffer, in the state that `t` reads.
     pub(in crate::store) fn buffer(
         &self,
         t: &impl ReadWords,
@@ -53,7 +54,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Removes a pin of this process upon a block.
+    /// Removes one pin of this process upon a block, and frees the block if this was its last pin and it was removed
+    /// from the store.
     pub fn unpin(&self, deadline: u64, block: u64) -> Result<(), StoreError> {
         if self.unpin_as_reader(block) {
             return Ok(());
@@ -68,7 +70,7 @@ impl<W: Words, M: Members> Store<W, M> {
         unpinned
     }
 
-    /// Pins a buffer in the reader table.
+    /// Pins a committed buffer in the reader table, for a process that only reads the store.
     pub(in crate::store) fn pin_as_reader(
         &self,
         deadline: u64,

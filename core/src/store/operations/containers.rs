@@ -54,8 +54,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Copies a container in order to insert it elsewhere. A container that this process has removed is copied as it
-    /// was then, if the process has a proxy of it.
+    /// Copies a container for inserting it elsewhere. If this process has removed the container and has a proxy of it,
+    /// returns the contents that the container had then.
     pub fn copy_for_insert(
         &self,
         mut open: Option<&mut OpenTransaction>,
@@ -90,7 +90,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes all items of a container.
+    /// Removes all items of a list, a dict or a set; [`StoreError::WrongType`] for other containers.
     pub fn clear(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -73,7 +73,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces all items of a dict.
+    /// Replaces all items of a dict. The keys must be unique.
     pub fn replace_items(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -103,7 +103,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 }
 
-/// Returns the header of a dict or a set.
+/// Returns the header of a dict or a set; [`StoreError::WrongType`] for other containers.
 pub(in crate::store) fn header_with_keys(
     t: &impl ReadWords,
     container: ContainerRef,

@@ -247,7 +247,7 @@ impl<W: Words, M: Members> Store<W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Takes an item out of its container. Returns its cell, which the caller frees.
+    /// Removes an item from its container. Returns the cell of its value, which the caller frees.
     pub(in crate::store) fn detach(
         &mut self,
         container: ContainerRef,

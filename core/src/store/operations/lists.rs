@@ -13,7 +13,8 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns the items of a list from one index up to another. Containers are not copied.
+    /// Returns the items of a list from one index up to another; both are limited to its length. Containers are not
+    /// copied.
     pub fn range(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -41,7 +42,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces the items of a list from one index up to another.
+    /// Replaces the items of a list from one index up to another; both are limited to its length.
     pub fn splice(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -64,8 +65,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Reorders the items of a list: `order` has the old index of each item. Returns false if the list has another
-    /// length by now.
+    /// Reorders the items of a list: `order` has the old index of each item. Returns false, and changes nothing, unless
+    /// `order` has each index once, for example because the list has another length by now.
     pub fn permute(
         &self,
         open: Option<&mut OpenTransaction>,

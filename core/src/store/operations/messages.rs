@@ -14,19 +14,19 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Adds a message at the end, or at the beginning to return one that was received.
+    /// Adds a message at the end of the inbox, or at its beginning if `is_returned`: a received message that goes back.
     pub fn send(
         &self,
         open: Option<&mut OpenTransaction>,
         deadline: u64,
         value: &Value<'_>,
-        is_back: bool,
+        is_returned: bool,
     ) -> Result<(), StoreError> {
         self.operate(open, deadline, |mutator, notifications| {
             let header = self.inbox(mutator.t)?;
             let parent = Parent::of(mutator.t, header.at)?;
             let cell = mutator.write(value, parent)?;
-            let index = if is_back { 0 } else { header.len };
+            let index = if is_returned { 0 } else { header.len };
             mutator.splice(header, index, index, &[cell])?;
             notifications.notice.messages += 1;
             Ok(())

@@ -14,7 +14,8 @@ use crate::sync::{Ordering, fence};
 const OF_READER: u64 = 1 << 32;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Begins to watch a container. Returns the number of the watch; end it by [`unwatch`](Self::unwatch).
+    /// Begins to watch a container. Returns the number of the watch, which the caller ends by
+    /// [`unwatch`](Self::unwatch), or [`StoreError::CapacityExceeded`].
     pub fn watch(&self, deadline: u64, container: ContainerRef) -> Result<u64, StoreError> {
         if self.is_read_only() {
             return self.watch_as_reader(deadline, container);
@@ -60,7 +61,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ended
     }
 
-    /// Begins to watch a container, in the reader table.
+    /// Begins to watch a committed container in the reader table, for a process that only reads the store.
     pub(in crate::store) fn watch_as_reader(
         &self,
         deadline: u64,
@@ -80,7 +81,7 @@ impl<W: Words, M: Members> Store<W, M> {
             .ok_or(StoreError::CapacityExceeded)
     }
 
-    /// Returns the reader table and the number in it, if the watch is one of a reader.
+    /// Returns the reader table and the number of the watch in it; None if the watch is in the store itself.
     pub(in crate::store) fn readers_of(&self, watch: u64) -> Option<(ReaderTable<'_, W>, u64)> {
         match watch & OF_READER {
             0 => None,

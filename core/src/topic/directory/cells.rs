@@ -8,11 +8,13 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 impl<W: Words> Directory<W> {
+    /// Return the word of a pin.
     #[inline]
     pub(super) fn pin(&self, seat: usize, pin: usize) -> &AtomicU64 {
         self.word(self.seat_at(seat) + 8 * pin as u64)
     }
 
+    /// Return the word at the offset `field` of the cell of a seat for a listing.
     #[inline]
     pub(super) fn cell(&self, seat: usize, listing: usize, field: u64) -> &AtomicU64 {
         self.word(self.seat_at(seat) + CELLS + CELL * listing as u64 + field)
@@ -72,7 +74,7 @@ impl<W: Words> Directory<W> {
     }
 
     /// Count `bytes` of this publisher's blocks as read in place. Return false, and count nothing, if all subscribers
-    /// together would exceed `most`. Of two subscribers that ask at once, both may be refused.
+    /// together would exceed `most`. If two subscribers call this at once, both may be refused.
     pub(in crate::topic) fn borrow_bytes(
         &self,
         seat: usize,

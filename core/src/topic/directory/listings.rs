@@ -8,6 +8,7 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 impl<W: Words> Directory<W> {
+    /// Return the word at the offset `field` of a listing.
     #[inline]
     pub(super) fn listing(&self, listing: usize, field: u64) -> &AtomicU64 {
         self.word(FIRST_LISTING + LISTING * listing as u64 + field)
@@ -16,11 +17,12 @@ impl<W: Words> Directory<W> {
     /// Return the number of changes of the listings.
     #[inline]
     pub fn version(&self) -> u64 {
-        // Acquire: pairs with the Release of `changed`.
+        // Acquire: pairs with the Release of `count_change`.
         self.word(0).load(Ordering::Acquire)
     }
 
-    pub(super) fn changed(&self) {
+    /// Count a change of the listings in their version.
+    pub(super) fn count_change(&self) {
         // Release: a reader of the version sees the change.
         self.word(0).fetch_add(1, Ordering::Release);
     }
@@ -61,7 +63,7 @@ impl<W: Words> Directory<W> {
         self.listing(listing, DESCRIPTOR)
             .store(descriptor, Ordering::Release);
         crash::point!(ListingOpened);
-        self.changed();
+        self.count_change();
     }
 
     /// Release a listing. Attached subscribers can still read what was published.
@@ -72,10 +74,11 @@ impl<W: Words> Directory<W> {
         crash::point!(ListingClosed);
         // Release: pairs with the Acquire of `acquire_listing`.
         self.listing(listing, OWNER).store(0, Ordering::Release);
-        self.changed();
+        self.count_change();
     }
 
-    /// Return the publisher of a listing if its log can be opened. The values may be anything.
+    /// Return the publisher of a listing; None if there is none, or if the listing changes meanwhile. All values are
+    /// untrusted.
     pub fn listing_info(&self, listing: usize) -> Option<ListingInfo> {
         // Acquire: pairs with the Release of `acquire_listing`. The descriptor is then of this generation, or a later
         // one.
@@ -125,7 +128,8 @@ impl<W: Words> Directory<W> {
         self.listing(listing, WAITS).store(0, Ordering::Relaxed);
     }
 
-    /// After a change of a seat: return true if the publisher may sleep for this head, or for any change.
+    /// Return true if the publisher may sleep until the head of `seat` reaches `head`, or until any change. Called
+    /// after a change of the seat.
     #[inline]
     pub(in crate::topic) fn is_awaited(&self, listing: usize, seat: usize, head: u64) -> bool {
         // SeqCst: the change is before this load, in the order of `announce_wait`.

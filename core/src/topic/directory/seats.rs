@@ -25,12 +25,13 @@ impl<W: Words> Directory<W> {
         self.word(self.capacity.seat_words_at() + 8 * (2 * seats + seat as u64))
     }
 
+    /// Return the offset of a seat in the directory.
     pub(super) fn seat_at(&self, seat: usize) -> u64 {
         self.capacity.seats_at() + SEAT * seat as u64
     }
 
-    /// Acquire a seat for this member, in the state joining. `prepare` allocates memory: a number of bytes from an
-    /// offset on. Return None if all seats are taken.
+    /// Acquire a seat for this member, in the state joining. Return its number and its word; None if all seats are
+    /// taken. `prepare` allocates memory, given its offset and its number of bytes.
     pub(in crate::topic) fn acquire_seat(
         &self,
         me: u64,
@@ -53,7 +54,7 @@ impl<W: Words> Directory<W> {
             self.owner_word(seat).store(0, Ordering::Release);
             return Err(error);
         }
-        self.clear(seat);
+        self.clear_seat(seat);
         // Relaxed, both: no other process writes them meanwhile, and the seat word publishes the rest.
         let last = SeatWord(self.seat_word_at(seat).load(Ordering::Relaxed)).generation();
         self.lag_word(seat).store(lag, Ordering::Relaxed);
@@ -63,7 +64,8 @@ impl<W: Words> Directory<W> {
         Ok(Some((seat, word)))
     }
 
-    pub(super) fn clear(&self, seat: usize) {
+    /// Clear the pins of a seat, and detach its cells.
+    pub(super) fn clear_seat(&self, seat: usize) {
         // Relaxed, all: published with the next seat word.
         for pin in 0..self.capacity.pins {
             self.pin(seat, pin).store(0, Ordering::Relaxed);
@@ -78,7 +80,7 @@ impl<W: Words> Directory<W> {
         self.seat_word_at(seat).store(word.0, Ordering::Release);
     }
 
-    /// Mark the subscriber of a seat as active: it has attached itself and reads from now on.
+    /// Mark the subscriber of a seat as active: it has attached itself and reads from now on. Return the new word.
     pub(in crate::topic) fn activate(&self, seat: usize, word: SeatWord) -> SeatWord {
         let word = SeatWord(word.0 & !0xff | SeatState::Active as u64);
         self.set_seat_word(seat, word);

@@ -12,6 +12,7 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
+    /// Return the error details for a record that finds no room before the subscriber with this head has read.
     pub(super) fn no_room_behind(&self, head: &SubscriberHead, cause: NoRoomCause) -> NoRoom {
         NoRoom {
             owner: Some(self.directory.owner(head.seat)),
@@ -20,6 +21,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
+    /// Return the record before which the publisher may write without loading the heads again.
     pub(super) fn write_limit(&self, heads: &[SubscriberHead]) -> u64 {
         let may_lag = |head: &SubscriberHead| match head.word.policy() {
             Some(Policy::Disconnect) => self.allowed_lag(head),
@@ -47,6 +49,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         seats.filter_map(|seat| self.read_head(seat)).collect()
     }
 
+    /// Return the head of the subscriber of a seat if its unread records are kept. Cut the subscriber off if its head
+    /// is impossible.
     pub(super) fn read_head(&mut self, seat: usize) -> Option<SubscriberHead> {
         let word = self.directory.seat_word(seat);
         let state = word.state();
@@ -58,7 +62,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
         let progress = self.directory.progress(seat, self.listing, self.generation);
         let at = match (state, progress) {
-            // The subscriber has found this publisher's listing, or will, and then attaches itself at the first kept record.
+            // The subscriber has found this publisher's listing, or will, and then attaches itself at the first kept
+            // record.
             (SeatState::Active, None) => self.kept,
             // The subscriber reads the listings, and then the floor.
             (_, None) => return None,
@@ -85,25 +90,22 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Some(SubscriberHead { seat, word, at })
     }
 
-    /// Cut off the subscribers that are further behind than they have asked for, or whose unread records must go.
+    /// Cut off the subscribers with [`Policy::Disconnect`] that are further behind than they have asked for, or whose
+    /// head is below the record `needed`, and remove them from `heads`.
     pub(super) fn cut_off_slow(&mut self, heads: &mut Vec<SubscriberHead>, needed: u64) {
         heads.retain(|head| {
             let is_slow = head.word.policy() == Some(Policy::Disconnect)
                 && (self.next - head.at >= self.allowed_lag(head) || head.at < needed);
             if is_slow {
-                self.known[head.seat].cut = Some(head.word.generation());
-                self.write_cut(head.seat, head.word, CutReason::Lag);
+                self.cut_off(head.seat, head.word, CutReason::Lag);
             }
             !is_slow
         });
     }
 
+    /// Stop waiting for a subscriber, and store the reason for it.
     pub(super) fn cut_off(&mut self, seat: usize, word: SeatWord, why: CutReason) {
         self.known[seat].cut = Some(word.generation());
-        self.write_cut(seat, word, why);
-    }
-
-    pub(super) fn write_cut(&self, seat: usize, word: SeatWord, why: CutReason) {
         let word = u64::from(word.generation()) << 32 | why as u64;
         // Relaxed: before the fence of `reclaim_up_to`, and so before anything is overwritten.
         self.log.cut(seat).store(word, Ordering::Relaxed);

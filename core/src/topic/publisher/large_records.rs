@@ -9,7 +9,8 @@ use crate::topic::directory::SEQ;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Reserve a block for `len` bytes.
+    /// Reserve a block for `len` bytes. Fails with `TooLarge` if it can never fit, and with `Full` if there is no
+    /// memory now; a caller that waits is then announced in the listing.
     pub fn reserve(&mut self, len: u64, on_full: OnFull) -> Result<Block, PublishError> {
         let most = self.blocks.size();
         if len > most {
@@ -36,6 +37,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
+    /// Allocate memory for the part of a run that has none, and return the run as a block. Free the run if that fails.
     fn back_run(&mut self, run: PageRun) -> Result<Block, PublishError> {
         let first = self.log.blocks;
         if let Some(bare) = self.blocks.unbacked_part(run) {
@@ -57,7 +59,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         self.blocks.free(block.run);
     }
 
-    /// Free memory for `len` bytes. Return the reason if there is none to free.
+    /// Free memory for `len` bytes, or a part of it. Return the error details if there is none to free.
     #[cold]
     fn free_memory_for(&mut self, len: u64) -> Result<(), NoRoom> {
         if self.free_unpinned() {
@@ -104,6 +106,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
+    /// Return the error details for memory that no unread record takes: a subscriber has pinned a block, or the blocks
+    /// are being filled.
     fn memory_holder(&self) -> NoRoom {
         let pinned = self.directory.pinned(self.listing);
         let holder = (self.pinned_blocks.iter())

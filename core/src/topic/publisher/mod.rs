@@ -33,8 +33,9 @@ pub struct Publisher<L, D> {
     generation: u64,
     limits: PublisherLimits,
     shape: LogLayout,
-    /// Number of the next record; records from `published` on are not visible to subscribers.
+    /// Number of the next record: the number of written ones.
     next: u64,
+    /// Number of visible records.
     published: u64,
     /// Bytes of the payloads of all records.
     bytes: u64,
@@ -46,11 +47,13 @@ pub struct Publisher<L, D> {
     floor: u64,
     /// First record that is kept; those below may be overwritten.
     kept: u64,
-    /// Lowest position in the ring for the next payload, as a number that never decreases; and the same of each record,
-    /// and of the first record that is kept.
+    /// Lowest position in the ring for the next payload, as a number that never decreases.
     end: u64,
+    /// Position at which the payload of each record begins, by the index of the record.
     starts: Box<[u64]>,
+    /// Position at which the payload of the first record that is kept begins.
     kept_from: u64,
+    /// Last known state of each seat's subscriber.
     known: Box<[SubscriberState]>,
     blocks: BlockAllocator,
     /// Blocks of records, the oldest first.
@@ -154,8 +157,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         is_by_all
     }
 
-    /// Write a small record, which becomes visible by `publish`. With `aligned` its payload begins at a multiple of
-    /// [`ALIGNMENT`].
+    /// Write a small record, which [`publish`](Self::publish) makes visible. With `aligned` its payload begins at a
+    /// multiple of [`ALIGNMENT`].
     #[inline]
     pub fn append(
         &mut self,
@@ -178,7 +181,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
-    /// Write the record of a block, of which `used` bytes are filled. An error returns the block.
+    /// Write the record of a block, of which `used` bytes are filled. An error contains the block.
     pub fn append_block(
         &mut self,
         form: u8,
@@ -202,6 +205,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
+    /// Write the entry of the next record, whose payload is already written.
     #[inline]
     fn write_record(&mut self, start: u64, end: u64, record: Record) {
         self.log.write_entry(self.next, record);
@@ -237,18 +241,20 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
+    /// Return the condition for which a waiter is announced.
     fn condition_of(&self, waiter: Waiter) -> Option<WakeCondition> {
         let found = self.waiting.iter().find(|each| each.0 == waiter);
         found.map(|each| each.1)
     }
 
-    /// Announce what a waiter is about to sleep for. It checks once more before it sleeps.
+    /// Announce the condition for which a waiter is about to sleep. The waiter checks once more before it sleeps.
     fn announce(&mut self, waiter: Waiter, waiting: WakeCondition) {
         self.waiting.retain(|each| each.0 != waiter);
         self.waiting.push((waiter, waiting));
         self.publish_wait();
     }
 
+    /// Store the combination of all announced conditions in the listing.
     fn publish_wait(&self) {
         let all = self.waiting.iter().map(|each| each.1);
         match all.reduce(WakeCondition::or) {
@@ -259,6 +265,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
+    /// Return the index of a record in `starts`.
     #[inline]
     fn index(&self, seq: u64) -> usize {
         (seq & (self.shape.entries - 1)) as usize
@@ -284,6 +291,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
             && end - self.kept_from <= self.shape.ring
     }
 
+    /// Return the position at which the payload of a record begins; for the next record, the lowest possible one.
     fn start_of(&self, seq: u64) -> u64 {
         if seq == self.next {
             self.end
@@ -292,7 +300,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Return the first record that can be kept if the ring has room up to `end` and the index has room for one more.
+    /// Return the first record that can be kept if the ring must have room up to the position `end`, and the index for
+    /// one more record.
     fn first_kept(&self, end: u64) -> u64 {
         let by_index = (self.next + 1).saturating_sub(self.shape.entries);
         let (mut low, mut high) = (self.kept, self.next);
@@ -314,6 +323,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     }
 }
 
+/// Return true if the record `seq` is among the pinned ones.
 fn is_pinned(pinned: &[(u64, usize)], seq: u64) -> bool {
     let seq = seq & SEQ;
     pinned.iter().any(|each| each.0 == seq)

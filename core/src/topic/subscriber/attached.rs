@@ -36,13 +36,14 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Return the position of a record.
+    /// Return the position of a record, or the event that the log is corrupt.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, Received> {
         let found = self.log.entry(seq);
         found.map_err(|found| Received::Corrupt(self.source, CorruptLog::Entry(found)))
     }
 
+    /// Create the message of a record of this log.
     #[inline]
     pub(super) fn message<D: Words>(
         &self,
@@ -58,7 +59,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Load the number of published records.
+    /// Load the number of published records, or return the event that the log is corrupt.
     #[inline]
     pub(super) fn poll_tail(&mut self) -> Result<u64, Received> {
         // Acquire: pairs with the Release of `publish`.
@@ -105,6 +106,7 @@ pub(super) struct CopyRun {
 }
 
 impl CopyRun {
+    /// Begin a run with this record.
     pub(super) fn from(record: Record, to: usize) -> Self {
         let at = record.at;
         let end = at + record.len;
@@ -133,6 +135,7 @@ impl CopyRun {
         out.len() + (self.end - self.at) as usize
     }
 
+    /// Append the bytes of the run to the output.
     pub(super) fn copy<L: LogMemory>(&self, log: &Log<L>, out: &mut Vec<u8>) {
         log.space().read(self.at, self.end - self.at, out);
     }

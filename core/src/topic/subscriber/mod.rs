@@ -125,11 +125,13 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.sources().filter(|&source| self.is_publishing(source))
     }
 
-    /// Return true if no publisher is read, and this one, which is no longer read, still publishes.
+    /// Return true if the subscriber reads no publisher, although `source`, which it has stopped reading, still
+    /// publishes.
     pub fn is_last_source(&self, source: PublisherId) -> bool {
         self.attached.is_empty() && self.is_publishing(source)
     }
 
+    /// Return true if a publisher that is read has ended.
     fn has_ended_source(&self) -> bool {
         self.sources().any(|source| !self.is_publishing(source))
     }
@@ -149,7 +151,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.attach_all(History::Oldest, true, open)
     }
 
-    /// With `from_the_first` all records of these publishers count: reclaimed ones are missed.
+    /// Attach the subscriber to all publishers that it does not know. With `from_the_first` all of their records count:
+    /// reclaimed ones are missed.
     fn attach_all(
         &mut self,
         history: History,
@@ -163,7 +166,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             let Some(listed) = self.directory.listing_info(listing) else {
                 continue;
             };
-            if self.reads(&listed) {
+            if self.knows(&listed) {
                 continue;
             }
             for attached in &mut self.attached {
@@ -190,13 +193,15 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         wakeups
     }
 
-    fn reads(&self, listed: &ListingInfo) -> bool {
+    /// Return true if the subscriber reads this publisher, or has stopped reading it.
+    fn knows(&self, listed: &ListingInfo) -> bool {
         let source = PublisherId::of(*listed);
         self.finished[listed.listing] == listed.generation
             || self.attached.iter().any(|each| each.source == source)
     }
 
-    /// Stop reading a publisher, which must not wait for this subscriber.
+    /// Store that a publisher, which must not wait for this subscriber, is no longer read. With `is_replaced` the cell
+    /// belongs to another publisher and stays.
     fn finish(&mut self, source: PublisherId, is_replaced: bool) {
         let (listing, generation) = (source.listing, source.generation);
         if !is_replaced {
@@ -205,6 +210,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
+    /// Attach the subscriber to the log of a publisher. Return true if the publisher may sleep for its head.
     fn attach(
         &mut self,
         listed: ListingInfo,
@@ -253,10 +259,11 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         let has_records =
             |each: &AttachedLog<L>| each.log.tail().load(Ordering::Relaxed) != each.head;
         // The watcher may have found the event before.
-        let is_news = self.has_ended || !self.unreadable.is_empty();
-        self.is_stale() || is_news || self.attached.iter().any(has_records)
+        let has_event = self.has_ended || !self.unreadable.is_empty();
+        self.is_stale() || has_event || self.attached.iter().any(has_records)
     }
 
+    /// Return the event that a publisher has gone and its log was read to the end, once for each; else `Empty`.
     fn poll_gone(&mut self) -> Received {
         let is_gone = |each: &AttachedLog<L>| {
             // The load of the tail is after that of the listing, so all that was published is found. Acquire: pairs
@@ -273,6 +280,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
+    /// Stop reading the log at this index. Return its publisher.
     fn drop_attached(&mut self, index: usize) -> PublisherId {
         let attached = self.attached.swap_remove(index);
         self.lost_before = self.lost_before.saturating_add(attached.lost);
@@ -280,7 +288,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         attached.source
     }
 
-    /// Return a publisher that cannot be read, and the reason. Each is returned once.
+    /// Return a publisher that cannot be read, and the reason, once for each; None if there is no other.
     pub fn next_unreadable(&mut self) -> Option<(PublisherId, String)> {
         self.unreadable.pop()
     }

@@ -35,7 +35,7 @@ impl<D: Words> Drop for PinTable<D> {
 }
 
 impl<D: Words> PinTable<D> {
-    /// Return a pin that is not in use.
+    /// Take a pin that is not in use, and return its number; None if all are in use.
     pub(super) fn acquire(&self) -> Option<usize> {
         let most = self.directory.capacity().pins;
         let free = |used: u32| (0..most).find(|pin| used >> pin & 1 == 0);
@@ -46,6 +46,7 @@ impl<D: Words> PinTable<D> {
         used.ok().and_then(free)
     }
 
+    /// Clear a pin in the directory, return the `len` bytes that it borrowed, and make the pin available.
     pub(super) fn release(&self, pin: usize, source: PublisherId, len: u64) {
         if (self.is_ours)() {
             self.directory.clear_pin(self.seat, pin);
@@ -55,6 +56,7 @@ impl<D: Words> PinTable<D> {
         self.mark_free(pin);
     }
 
+    /// Make a pin available that is clear in the directory.
     pub(super) fn mark_free(&self, pin: usize) {
         // Release: no thread acquires the pin before it is cleared.
         self.used

@@ -69,6 +69,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
+    /// Read up to `most` messages of the publisher at this index. Return the event after which it is no longer read.
     fn read(
         &mut self,
         index: usize,
@@ -134,6 +135,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
+    /// Return the event that a publisher has cut the subscriber off, if it has.
     fn cut_reason(&self, index: usize) -> Option<Received> {
         let attached = &self.attached[index];
         // Acquire: bytes that overwrite what was read are stored after the cut.
@@ -212,6 +214,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         attached.message(seq, record, payload)
     }
 
+    /// Pin the block of a record. Return None if no pin is free, if all subscribers would pin too many bytes, or if
+    /// another publisher has the cell.
     fn pin_block(
         &self,
         attached: &AttachedLog<L>,

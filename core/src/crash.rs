@@ -382,7 +382,7 @@ mod enabled {
         ARMED.store(point as u64, Ordering::Relaxed);
     }
 
-    /// Return how often each point was passed, by number.
+    /// Return the number of times that each point was passed, by the number of the point.
     #[cfg_attr(not(feature = "python"), allow(dead_code))]
     pub fn passed() -> Vec<u64> {
         // Relaxed: see `pass`.
@@ -390,6 +390,7 @@ mod enabled {
         counts.collect()
     }
 
+    /// Write the time to the obituary, and kill this process.
     fn die() -> ! {
         // Relaxed: see `pass`.
         let obituary = OBITUARY.load(Ordering::Relaxed);

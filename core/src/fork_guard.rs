@@ -1,5 +1,5 @@
-//! Fork guard: it tells the process that made a value from its forked children, which have copies but no right to use
-//! them.
+//! The fork guard distinguishes the process that created a value from its forked children, which have copies but no
+//! right to use them.
 
 use crate::clock;
 use std::io;
@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// A page that the kernel wipes in each forked child; null before the first use.
 static STAMP_PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// The process that made a value.
+/// The identity of the process that created a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginProcess(u64);
 
@@ -30,7 +30,7 @@ impl OriginProcess {
         Ok(OriginProcess(put.err().unwrap_or(fresh)))
     }
 
-    /// Return true if this is that process.
+    /// Return true in the process whose identity this is.
     #[inline]
     pub fn is_current(self) -> bool {
         // Acquire: pairs with the exchange in `stamp`.
@@ -46,7 +46,7 @@ impl OriginProcess {
 pub struct PerProcess<T>(AtomicPtr<(OriginProcess, T)>);
 
 impl<T> PerProcess<T> {
-    /// Create without a value.
+    /// Create a holder without a value.
     pub const fn empty() -> Self {
         PerProcess(AtomicPtr::new(null_mut()))
     }
@@ -79,6 +79,7 @@ impl<T: Default> PerProcess<T> {
     }
 }
 
+/// Return the word that identifies this process, 0 until it is set; maps its page at first.
 fn stamp() -> io::Result<&'static AtomicU64> {
     // Acquire: pairs with the exchange below.
     let mut page = STAMP_PAGE.load(Ordering::Acquire);
@@ -103,6 +104,7 @@ fn stamp() -> io::Result<&'static AtomicU64> {
     Ok(unsafe { &*page })
 }
 
+/// Map a page that the kernel wipes in each forked child.
 fn wiped_page() -> io::Result<*mut AtomicU64> {
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,

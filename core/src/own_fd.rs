@@ -36,9 +36,9 @@ impl From<OwnedFd> for OwnFd {
 impl OwnFd {
     /// Return the descriptor itself, for a call that takes it over.
     pub fn into_inner(self) -> OwnedFd {
-        let mut us = ManuallyDrop::new(self);
-        // SAFETY: `us` is not dropped, so nothing uses the descriptor afterwards.
-        unsafe { ManuallyDrop::take(&mut us.fd) }
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so nothing uses the descriptor afterwards.
+        unsafe { ManuallyDrop::take(&mut this.fd) }
     }
 }
 
@@ -65,6 +65,7 @@ impl AsRawFd for OwnFd {
     }
 }
 
+/// Return the identity of the file under a descriptor. Fails if the descriptor has no file of its own.
 fn file_of(fd: RawFd) -> io::Result<FileId> {
     // SAFETY: borrowed for this call alone; a number that is no open descriptor is an error.
     let status = fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;

@@ -80,7 +80,7 @@ pub fn has_packet(socket: RawFd) -> bool {
     poll(socket, 0)
 }
 
-/// Return true if that is so within `limit` nanoseconds, or a signal has come.
+/// Return true if a packet or the end of the socket is pending within `limit` nanoseconds, or if a signal comes.
 fn poll(socket: RawFd, limit: u64) -> bool {
     let mut asked = libc::pollfd {
         fd: socket,
@@ -136,7 +136,7 @@ pub fn receive(
     })
 }
 
-/// Return all descriptors that came with a message, so that none stays open by mistake, and its sender.
+/// Return all descriptors that came with a message, so that none stays open by mistake, and the process that sent it.
 ///
 /// # Safety
 ///

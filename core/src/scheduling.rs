@@ -12,8 +12,8 @@ const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
 
 /// Request time slices of `nanoseconds` for the calling thread. Return true if it has them now.
 ///
-/// Return false, without a change, if the kernel has no slices for threads, if this one's is as short already, or if
-/// the thread was given a priority. Threads and processes that it starts later have the usual slice.
+/// Return false, without a change, if the kernel has no slices for threads, if the slice of this thread is as short
+/// already, or if the thread was given a priority. Threads and processes that it starts later have the usual slice.
 pub fn shorten_time_slice(nanoseconds: u64) -> io::Result<bool> {
     let mut attributes = attributes()?;
     // Older kernels report 0.

@@ -44,6 +44,7 @@ pub(crate) fn fork(work: impl FnOnce()) -> Child {
 pub(crate) struct Child(libc::pid_t);
 
 impl Child {
+    /// Send a signal to the process.
     pub(crate) fn signal(&self, signal: libc::c_int) {
         // SAFETY: no memory is involved; the child was not waited for.
         assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
@@ -74,11 +75,13 @@ impl Child {
         status
     }
 
+    /// Kill the process and wait for its end. Panics if it has failed before.
     pub(crate) fn kill(self) {
         self.signal(libc::SIGKILL);
         assert_eq!(self.wait(), libc::SIGKILL, "it failed before it was killed");
     }
 
+    /// Stop the process, and return once it is stopped.
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let mut status = 0;
@@ -102,6 +105,7 @@ impl Drop for Child {
 pub(crate) struct TestRng(pub(crate) u64);
 
 impl TestRng {
+    /// Return the next number of 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -109,6 +113,7 @@ impl TestRng {
         self.0
     }
 
+    /// Return a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }

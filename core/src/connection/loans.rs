@@ -70,6 +70,7 @@ impl Loans {
             .map(|hold| Buffer::new(BufferOwner::Own(hold), 0, len))
     }
 
+    /// Allocate a block, in a new extent if the existing ones have no room.
     fn allocate_block(self: &Arc<Self>, len: u64) -> Result<BlockHold, AllocError> {
         if let Some(block) = self.ours.allocate(len) {
             return Ok(block);
@@ -84,6 +85,7 @@ impl Loans {
         }
     }
 
+    /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator.
     fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
         if updates.is_closed {
             return Err(AllocError::PeerClosed { asked: len });
@@ -99,8 +101,8 @@ impl Loans {
         let is_first = self.ours.add_extent(extent);
         crash::point!(ExtentAdded);
         if is_first {
-            let us: Weak<Self> = Arc::downgrade(self);
-            sweeper::watch(us);
+            let loans: Weak<Self> = Arc::downgrade(self);
+            sweeper::watch(loans);
         }
         Ok(())
     }
@@ -163,7 +165,8 @@ impl Loans {
         Ok(())
     }
 
-    /// Open the buffer in shared memory that an entry of a frame names. Return None if its bytes are in the frame.
+    /// Open the buffer in shared memory that an entry of a frame names: as a loan, or as a hold on a block of this
+    /// side. Return None if its bytes are in the frame.
     pub fn open(&self, entry: &Entry) -> Result<Option<Buffer>, Violation> {
         let &Entry {
             location,
@@ -191,7 +194,7 @@ impl Drop for Loans {
         if self.ours.is_ours() {
             self.theirs.unmap_idle();
             self.ours.remove_holder(self.peer);
-            for _two_looks in 0..2 {
+            for _call in 0..2 {
                 self.ours.sweep(u64::MAX, 0);
             }
         }
@@ -199,7 +202,7 @@ impl Drop for Loans {
 }
 
 impl PeerUpdates {
-    /// Return the error for an update that could not be sent.
+    /// Return the error for an update that could not be sent, and record if the peer no longer receives updates.
     fn send_error(&mut self, asked: u64, error: io::Error) -> AllocError {
         match error.kind() {
             // The peer's end is closed, and stays so.

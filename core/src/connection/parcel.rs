@@ -49,7 +49,8 @@ pub struct Entry {
     pub len: u64,
 }
 
-/// Begin a payload with the table. The body follows, unless the first buffer is the body.
+/// Create a payload with the table, and with room for `room` more bytes. The caller appends the body, unless the first
+/// buffer is the body, and the buffers in the frame.
 pub fn begin(entries: &[Entry], body_is_a_buffer: bool, room: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + entries.len() * ENTRY + room);
     out.extend_from_slice(&(entries.len() as u32).to_ne_bytes());
@@ -83,7 +84,7 @@ pub fn release(place: BlockRef) -> [u8; RELEASE_SIZE] {
     payload
 }
 
-/// Return the block that the payload of a release names. The value may be anything.
+/// Return the block that the payload of a release names, an untrusted value.
 pub fn released(payload: &[u8; RELEASE_SIZE]) -> BlockRef {
     BlockRef {
         extent: u32_at(payload, 0),

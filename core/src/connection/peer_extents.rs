@@ -67,7 +67,7 @@ impl PeerExtents {
         self.sender.upgrade()
     }
 
-    /// Return an entry that refers to the peer's block with these bytes, if there is one.
+    /// Return an entry that refers to the lent block of the peer that contains these bytes, if there is one.
     pub(super) fn entry_for(&self, address: usize, len: usize) -> Option<Entry> {
         let table = lock(&self.table);
         let (extent, offset) = extent::find(&table.extents, address, len)?;
@@ -83,7 +83,7 @@ impl PeerExtents {
         })
     }
 
-    /// Open a loan of the block at `place` for the buffer `entry`. Extent unmapped come from `socket`.
+    /// Open a loan of the block at `place` for the buffer `entry`. Extent updates come from `socket`.
     pub(super) fn open_loan(
         self: &Arc<Self>,
         socket: BorrowedFd<'_>,
@@ -154,7 +154,7 @@ impl Drop for Loan {
 }
 
 impl ExtentTable {
-    /// Return the bytes of the extents, including those that this process could not map.
+    /// Return the bytes of all extents, including removed ones with loans and those that this process could not map.
     fn total_bytes(&mut self) -> u64 {
         self.removed.retain(|extent| extent.strong_count() > 0);
         let removed = self.removed.iter().filter_map(Weak::upgrade);
@@ -189,8 +189,8 @@ impl ExtentTable {
         Ok(self.extents.get(&number))
     }
 
-    /// Receive all pending extent unmapped. Return the `errno` if this process could not receive the next one, which
-    /// stays pending for the next frame that names an unknown extent.
+    /// Receive all pending extent updates, and map the new extents. Return the `errno` if this process could not
+    /// receive the next one, which stays pending for the next frame that names an unknown extent.
     fn receive_updates(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
             match extent_update::receive(socket) {
@@ -249,10 +249,12 @@ fn is_own_limit(error: &io::Error) -> bool {
     )
 }
 
+/// Return the `errno` of an error; EIO if it has none.
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
+/// Return the violation for a block that the peer must not name.
 pub(super) fn unknown_block(place: BlockRef) -> Violation {
     Violation::Block {
         extent: place.extent,

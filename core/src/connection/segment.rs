@@ -106,6 +106,7 @@ pub fn used_at_first(capacity: usize) -> [Range<usize>; 2] {
     [0..AT_DATA + first, second..second + first]
 }
 
+/// Return the layout of a segment, or an error if the capacity is impossible.
 fn layout(capacity: usize) -> Result<Layout, SegmentError> {
     if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
         return Err(SegmentError::Capacity { capacity });
@@ -210,6 +211,7 @@ impl MappedRing {
         }
     }
 
+    /// Return the word at `index` of the data.
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         debug_assert!(index < self.segment.capacity / WORD);

@@ -47,6 +47,7 @@ pub fn watch(swept: Weak<dyn Swept>) {
     }
 }
 
+/// Sweep all watched owners again and again, until none is left.
 fn sweep_all() {
     let Ok(watched) = WATCHED.get() else {
         return;

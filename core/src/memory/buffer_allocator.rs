@@ -58,12 +58,12 @@ impl BufferAllocator {
         })
     }
 
-    /// Return true if this is the process that uses it. In a forked child a lock may be held forever.
+    /// Return true in the process that created the allocator. In a forked child a lock may be held forever.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Return the bytes of the extents, and the bytes in live blocks.
+    /// Return the bytes of all extents, and those of all live blocks.
     pub fn usage(&self) -> (u64, u64) {
         let owned = lock(&self.owned);
         (owned.arena.size(), owned.arena.used())
@@ -76,7 +76,7 @@ impl BufferAllocator {
         (owned.arena.lent_away(), owned.returned)
     }
 
-    /// Return true if it has any extents.
+    /// Return true if the allocator has any extents.
     pub fn has_extents(&self) -> bool {
         !lock(&self.owned).extents.is_empty()
     }
@@ -137,7 +137,7 @@ impl BufferAllocator {
         numbers.iter().filter_map(|n| extents.remove(n)).collect()
     }
 
-    /// Lend a held block.
+    /// Lend a held block, and return its position.
     pub fn lend_held(&self, hold: &BlockHold, holder: Holder) -> BlockRef {
         lock(&self.owned).arena.lend(hold.place, holder);
         crash::point!(BlockLent);
@@ -167,8 +167,8 @@ impl BufferAllocator {
         given
     }
 
-    /// Hold a block of which a holder sends `len` bytes from `start` on back. Return None if the holder has no loan of
-    /// it.
+    /// Add a hold on a lent block of which the holder sends back `len` bytes from `start` on. Return None if the holder
+    /// has no loan of it, or the block does not have these bytes.
     pub fn reclaim(
         self: &Arc<Self>,
         place: BlockRef,

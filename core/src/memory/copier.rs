@@ -95,6 +95,8 @@ impl Copier {
     }
 }
 
+/// Copy by ordinary stores.
+///
 /// # Safety
 /// The same as [`Copier::copy`].
 unsafe fn plain(to: *mut u8, from: *const u8, len: usize) {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+/// Return the options to open a file for reading and writing that is no link and no pipe.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -14,6 +15,7 @@ fn options() -> OpenOptions {
     options
 }
 
+/// Return the path of a file. Fails with EINVAL if the name is a path.
 fn path(name: &str) -> io::Result<String> {
     if name.contains('/') {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -43,7 +45,7 @@ pub fn lock_shared(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
 
-/// Release that lock. Closing the file would not suffice, because its mapping keeps it open.
+/// Release the lock of [`lock_shared`]. Closing the file would not suffice, because its mapping keeps it open.
 pub fn unlock(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
@@ -68,6 +70,7 @@ fn lock(file: &File) -> io::Result<bool> {
     flock(file, libc::LOCK_EX)
 }
 
+/// Take or release a lock, without blocking. Return false if another process has it.
 fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
     let locked = retry_interrupted(|| unsafe {
@@ -80,6 +83,7 @@ fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     }
 }
 
+/// Allocate memory for these ranges. Fails with ENOSPC if the file system has too little.
 fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     // The kernel allocates page by page and frees all of them if memory runs out: meanwhile no other process would have
     // any.
@@ -89,6 +93,7 @@ fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     used.iter().try_for_each(|each| allocate_range(file, each))
 }
 
+/// Allocate memory for a range, despite signals.
 fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
     let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
     loop {

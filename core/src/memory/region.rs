@@ -178,6 +178,7 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
     })
 }
 
+/// Map a file, which must have this size.
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
     // Before the mapping, because an access beyond the end of the file would be a SIGBUS.
     let found = fstat(file)?.st_size as u64;

@@ -62,8 +62,8 @@ impl Chunk {
 
 static FIRST: Chunk = Chunk::new();
 
-/// Take a slot that is not in use.
-fn slot() -> &'static Slot {
+/// Take a slot that is not in use, in a new chunk if there is none.
+fn take_slot() -> &'static Slot {
     let mut chunk = &FIRST;
     loop {
         for slot in &chunk.slots {
@@ -108,7 +108,7 @@ impl Guard {
     pub unsafe fn new(base: *mut u8, len: usize) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
-        let slot = slot();
+        let slot = take_slot();
         // Relaxed: read only once the range is stored.
         slot.truncated.store(false, Ordering::Relaxed);
         let range = (base.addr() / UNIT) as u64;
@@ -147,6 +147,7 @@ impl Drop for Guard {
 /// The previous action for SIGBUS.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
+/// Install the handler, and store the previous action.
 fn install() {
     // SAFETY: all-zero bytes are a valid `sigaction`: integers, and an empty set.
     let (mut ours, mut before): (libc::sigaction, libc::sigaction) =

@@ -68,10 +68,12 @@ impl Progress {
         SharedMapping::new(file, SIZE).map(|page| Progress { page, limits })
     }
 
+    /// Return the word with the state of a slot's chunk.
     fn slot(&self, slot: usize) -> &AtomicU64 {
         self.page.u64_at(slot * STRIDE)
     }
 
+    /// Return the word with the number of the task to stop in a slot; 0 if there is none.
     fn to_stop(&self, slot: usize) -> &AtomicU64 {
         self.page.u64_at(slot * STRIDE + STOPPED)
     }

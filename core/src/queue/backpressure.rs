@@ -15,8 +15,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             || full & WAITS_FOR_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
-    /// Request a wake-up when a chunk becomes free, because none could be reserved. Return true if the caller must try
-    /// again, because a chunk may have become free before the request; false if the request was made before.
+    /// Request a wake-up when a chunk becomes free, because none could be reserved, unless `has_requested`. Return true
+    /// after the request: the caller must try again, because a chunk may have become free before it.
     pub(super) fn request_memory_wakeup(
         &self,
         has_requested: &mut bool,
@@ -94,7 +94,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         if self.hint(FULL) & WAITS_FOR_MEMORY == 0 {
             return;
         }
-        self.deferred.wake_writers();
+        self.deferred.request_wakeup();
         // An error is ignored: the next operation reads the same words and reports it.
         let _ = self.allocator.undo_log().transact(deadline, |t| {
             let full = self.get(t, FULL)?;

@@ -5,13 +5,14 @@ use crate::shared_heap::allocator::Reservation;
 
 /// A reserved chunk that this member fills, and then links or frees.
 #[derive(Debug)]
-#[must_use = "a chunk that is neither linked nor given up stays reserved until its member dies"]
+#[must_use = "a chunk that is neither linked nor freed stays reserved until its member dies"]
 pub struct Chunk {
     pub(super) block: Reservation,
     pub(super) size: u64,
 }
 
 impl Chunk {
+    /// Return the offset of the chunk, in bytes from the beginning of the memory.
     pub(super) fn offset(&self) -> u64 {
         self.block.offset()
     }

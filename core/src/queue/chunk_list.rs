@@ -15,7 +15,11 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- the end at which items are put ---
 
     /// Reserve a chunk of `size` bytes for this member. Return None if there is no room for it now.
-    pub(super) fn chunk(&self, size: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
+    pub(super) fn reserve_chunk(
+        &self,
+        size: u64,
+        deadline: u64,
+    ) -> Result<Option<Chunk>, HeapError> {
         self.free_deferred_chunks(deadline);
         match self.allocator.reserve_pages(size, deadline) {
             Ok(block) => Ok(Some(Chunk { block, size })),
@@ -104,7 +108,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     // --- the end at which items are popped ---
 
-    /// Return the position of the first item, which must exist, or of the end of its chunk.
+    /// Return the position of the head: that of the first item, which must exist, or the end of the chunk before it.
     pub(super) fn head(&self, t: &impl ReadWords) -> Result<Cursor, HeapError> {
         let chunk = self.load_offset(t, self.start + HEAD_CHUNK)?;
         let at = self.get(t, HEAD_AT)?;
@@ -148,7 +152,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Advance to the next chunk, which must exist. Return true if the chunk that was left is freed.
+    /// Move the cursor and the head to the next chunk, which must exist. Return true if the chunk that they leave is
+    /// freed.
     pub(super) fn advance_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -174,7 +179,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(is_free)
     }
 
-    /// Move the head to the cursor; with `is_empty` the list has no more items. Return true if a chunk is freed.
+    /// Move the head to the cursor. With `is_empty` the list has no items from there on, and its last chunk is reused
+    /// or freed. Return true if a chunk is freed.
     pub(super) fn move_head(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -205,7 +211,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, chunk)
     }
 
-    /// Free the last chunk if it has no items.
+    /// Remove the last chunk if the list has no items, and free it unless a claim pins it.
     pub(super) fn free_empty_tail(&self, t: &mut Transaction<'_, W, M>) -> Result<(), HeapError> {
         let tail = self.load_offset(t, self.start + TAIL_CHUNK)?;
         if tail == 0 || self.items_in_list(t)? > 0 || tail != self.get(t, HEAD_CHUNK)? {
@@ -242,8 +248,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((at, head))
     }
 
-    /// Copy items of one chunk from the cursor on. Return their number, and true if no wanted item was left for lack of
-    /// room in the output.
+    /// Copy up to `most` items of one chunk from the cursor on, and advance the cursor. Return their number, and true
+    /// if no item was too large, or too much in addition to the bytes copied since `before`.
     pub(super) fn copy_run(
         &self,
         cursor: &mut Cursor,
@@ -296,6 +302,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(true)
     }
 
+    /// Append `len` bytes from the offset `at` to the output.
     fn copy_bytes(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError> {
         let from = self.bytes(at, len)?;
         // SAFETY: `len` bytes are within the mapping, which lives as long as `self`; `out` lies outside of it.
@@ -305,7 +312,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     // --- claimed items ---
 
-    /// Move the first item of the list into the claim `index`, and pin its chunk.
+    /// Move the first item of the list, which must exist, into the claim `index`, as a returned one, and pin its chunk.
     pub(super) fn pin_head(
         &self,
         t: &mut Transaction<'_, W, M>,

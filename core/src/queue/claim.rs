@@ -38,6 +38,7 @@ pub enum ClaimEnd {
     HandedOver,
 }
 
+/// Return the state of a claim that a member holds.
 pub(super) fn held_state(source: Source) -> ClaimState {
     match source {
         Source::Queue => ClaimState::Active,
@@ -45,6 +46,7 @@ pub(super) fn held_state(source: Source) -> ClaimState {
     }
 }
 
+/// Return the list of claims from which items of this source are taken first.
 pub(super) fn list_for(source: Source) -> ClaimList {
     match source {
         Source::Queue => RETURNED_CLAIMS,

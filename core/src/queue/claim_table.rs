@@ -65,6 +65,7 @@ pub(super) struct ClaimTable {
 }
 
 impl ClaimTable {
+    /// Return the offset of a claim.
     pub(super) fn at(self, index: u64) -> u64 {
         self.start + CLAIMS + index * CLAIM
     }
@@ -101,10 +102,11 @@ impl ClaimTable {
 
     /// Return the number of claims that were ever used.
     pub(super) fn high(self, t: &impl ReadWords) -> Result<u64, HeapError> {
-        self.bounded(t, HIGH)
+        self.read_count(t, HIGH)
     }
 
-    fn bounded(self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
+    /// Read a number of claims from the word `at` of the queue.
+    fn read_count(self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let at = self.start + at;
         let found = t.get(at)?;
         if found > MAX_CLAIMS {
@@ -122,7 +124,7 @@ impl ClaimTable {
         Ok(found.checked_sub(1))
     }
 
-    /// Take a free claim, for the caller to fill. Return None if the table is full.
+    /// Take a free claim, for the caller to fill. Return its index; None if the table is full.
     pub(super) fn add(self, t: &mut impl WriteWords) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
             if self.state(t, index)?.0 != ClaimState::Free {
@@ -149,7 +151,7 @@ impl ClaimTable {
         t.set(self.start + FREE, index + 1)
     }
 
-    /// Return the first claim of a list.
+    /// Return the index of the first claim of a list.
     pub(super) fn first(
         self,
         t: &impl ReadWords,
@@ -170,7 +172,7 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// Return the claim behind another one in its list.
+    /// Return the index of the claim behind another one in its list.
     pub(super) fn next_in_list(
         self,
         t: &impl ReadWords,
@@ -179,7 +181,7 @@ impl ClaimTable {
         self.link(t, self.at(index) + LINK)
     }
 
-    /// Remove the first claim of a list and return it.
+    /// Remove the first claim of a list and return its index.
     pub(super) fn pop(
         self,
         t: &mut impl WriteWords,

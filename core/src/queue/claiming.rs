@@ -57,6 +57,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         claimed
     }
 
+    /// Mark the claim `index` as held by this member from `now` on, and return it.
     fn begin_claim(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -133,7 +134,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 return Ok(None);
             }
             if claim.source == Source::Queue {
-                self.remove_held(t)?;
+                self.subtract_held(t)?;
             }
             let mut freed = false;
             if keeps {
@@ -183,13 +184,15 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             if !self.is_held(t, claim, held_state(claim.source))? {
                 return Ok(None);
             }
-            self.put_back(t, claim.index).map(Some)
+            self.return_item(t, claim.index).map(Some)
         });
         crash::point!(ClaimEnded);
         ended
     }
 
-    pub(super) fn put_back(
+    /// End the claim `index` as [`give_back`](Self::give_back) does, regardless of its holder. After an immediate
+    /// shutdown, remove its item instead.
+    pub(super) fn return_item(
         &self,
         t: &mut Transaction<'_, W, M>,
         index: u64,
@@ -198,7 +201,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         let most = self.limits.deliveries;
         let was_dead = state == ClaimState::Examined;
         if !was_dead && self.get(t, SHUT)? == AT_ONCE {
-            self.remove_held(t)?;
+            self.subtract_held(t)?;
             let freed = self.remove_claim(t, index)?;
             return Ok(Wakeups {
                 room: self.writers_to_wake(t, freed)?,
@@ -216,7 +219,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         };
         self.claims.insert(t, list, index, deliveries)?;
         if !was_dead {
-            self.remove_held(t)?;
+            self.subtract_held(t)?;
         }
         Ok(Wakeups {
             items: !is_dead,
@@ -226,7 +229,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    fn remove_held(&self, t: &mut impl WriteWords) -> Result<(), HeapError> {
+    /// Subtract one from the number of claims that have not ended.
+    fn subtract_held(&self, t: &mut impl WriteWords) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))
     }
@@ -248,7 +252,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                     }
                     let ends = t.get(self.claims.at(index) + claim_table::ENDS)?;
                     if ends != 0 && ends <= now && ended < MAX_CLAIMS_PER_TRANSACTION {
-                        some = some.and(self.put_back(t, index)?);
+                        some = some.and(self.return_item(t, index)?);
                         ended += 1;
                     } else if ends != 0 && (next == 0 || ends < next) {
                         next = ends;

@@ -41,10 +41,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         OUTSTANDING + 8 * (slot % SLOTS)
     }
 
+    /// Return the slot of this member.
     pub(super) fn slot(&self) -> u64 {
         slot_of(self.self_id())
     }
 
+    /// Count items as handed to this member and not processed.
     pub(super) fn add_outstanding(
         &self,
         t: &mut impl WriteWords,

@@ -17,13 +17,14 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Forget all of them, because this member has given back everything.
+    /// Remove all deferred chunks and claims, because this member has returned everything.
     pub(super) fn clear(&self) {
         lock(&self.chunks).clear();
         lock(&self.claims).clear();
     }
 
-    pub(super) fn wake_writers(&self) {
+    /// Store that the writers that wait for memory must be woken.
+    pub(super) fn request_wakeup(&self) {
         // Relaxed: the same thread reads it, or a thread that synchronizes through the owner lock.
         self.must_wake.store(true, Relaxed);
     }

@@ -139,7 +139,7 @@ impl Head {
         }
     }
 
-    /// Return the offset of the payload of an item at `at`, for a writer.
+    /// Return the offset of the payload of an item at `at`, for callers outside the queue.
     pub fn payload_from(self, at: u64) -> u64 {
         self.payload(at)
     }

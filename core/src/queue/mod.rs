@@ -136,7 +136,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.limits
     }
 
-    /// Return the address of bytes of a claim or a chunk.
+    /// Return the address of bytes of a claim or a chunk, or the error for a corrupt item.
     pub fn bytes(&self, at: u64, len: u64) -> Result<*mut u8, HeapError> {
         let found = self.words().bytes(at, len);
         found.ok_or_else(|| corrupt(Field::Item, at, len))
@@ -150,10 +150,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.allocator.undo_log().members().self_id()
     }
 
+    /// Read the word `at` of the queue.
     fn get(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         t.get(self.start + at)
     }
 
+    /// Store the word `at` of the queue.
     fn set(&self, t: &mut impl WriteWords, at: u64, value: u64) -> Result<(), HeapError> {
         t.set(self.start + at, value)
     }
@@ -165,12 +167,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             .ok_or_else(|| corrupt(Field::Queue, self.start + TAKEN, taken))
     }
 
+    /// Return the number of items that were put and not processed.
     fn unfinished(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, done) = (self.get(t, PUT)?, self.get(t, DONE)?);
         put.checked_sub(done)
             .ok_or_else(|| corrupt(Field::Queue, self.start + DONE, done))
     }
 
+    /// Return the number of items that wait, returned ones included.
     fn depth(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         Ok(self
             .items_in_list(t)?
@@ -190,7 +194,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.len() == 0
     }
 
-    /// Return the current value of a word.
+    /// Return the current value of a word of the queue, without a lock.
     fn hint(&self, at: u64) -> u64 {
         // Relaxed: a hint.
         let word = self.words().word(self.start + at);
@@ -221,7 +225,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Return the bytes of memory that the file has.
+    /// Return the bytes of memory that the file has, as the kernel counts them.
     pub fn allocated(&self) -> io::Result<u64> {
         self.allocator.allocated()
     }
@@ -261,6 +265,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 }
 
+/// Return the slot in the number of a member.
 fn slot_of(member: u64) -> u64 {
     (member & 0xffff_ffff).wrapping_sub(1)
 }

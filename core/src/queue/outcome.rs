@@ -67,6 +67,7 @@ pub struct Wakeups {
 }
 
 impl Wakeups {
+    /// Return the wake-ups of two operations together.
     pub(super) fn and(self, other: Wakeups) -> Wakeups {
         Wakeups {
             items: self.items || other.items,

@@ -130,6 +130,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((got, freed))
     }
 
+    /// Count `got` items as handed to this member. Return the outcome of a pop, and the wake-ups.
     fn pop_outcome(
         &self,
         t: &mut Transaction<'_, W, M>,

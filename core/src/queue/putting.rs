@@ -58,9 +58,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     fn reserve_shared_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
         let wanted = self.chunk_size(deadline)?.max(least);
-        match self.chunk(wanted, deadline)? {
+        match self.reserve_chunk(wanted, deadline)? {
             // A small chunk may fit where a large one does not.
-            None if wanted > least => self.chunk(least, deadline),
+            None if wanted > least => self.reserve_chunk(least, deadline),
             found => Ok(found),
         }
     }
@@ -95,7 +95,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Reserve a chunk for `len` bytes of items. Return None if there is no room now; no wake-up is requested.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
-        self.chunk(CHUNK_HEAD + len, deadline)
+        self.reserve_chunk(CHUNK_HEAD + len, deadline)
     }
 
     /// Reserve a chunk for `len` bytes of items. If there is no room, request a wake-up and return None.
@@ -113,7 +113,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Put the items of a reserved chunk, `used` bytes of it. The chunk remains in `chunk` if they are not put.
+    /// Put `count` items, which take `used` bytes of a reserved chunk. The chunk remains in `chunk` if they are not
+    /// put.
     pub fn link(
         &self,
         chunk: &mut Option<Chunk>,

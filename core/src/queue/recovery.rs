@@ -31,6 +31,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.return_all(slot_of(me), |owner| owner == me, deadline)
     }
 
+    /// End the claims of all members for which `is_gone` returns true, and count the unprocessed items of the slot as
+    /// processed, and free the reserved chunks.
     fn return_all(
         &self,
         slot: u64,
@@ -83,7 +85,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         index: u64,
     ) -> Result<Wakeups, HeapError> {
         match self.claims.state(t, index)?.0 {
-            ClaimState::Active | ClaimState::Examined => self.put_back(t, index),
+            ClaimState::Active | ClaimState::Examined => self.return_item(t, index),
             ClaimState::Acknowledged => {
                 let freed = self.remove_claim(t, index)?;
                 Ok(Wakeups {

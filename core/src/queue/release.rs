@@ -19,7 +19,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Return true, once, if writers that wait for memory must be woken, because a reserved chunk was freed.
     #[inline]
     pub fn must_wake_writers(&self) -> bool {
-        // Relaxed, both: as in `wake_writers`.
+        // Relaxed, both: as in `request_wakeup`.
         let must_wake = &self.deferred.must_wake;
         must_wake.load(Relaxed) && must_wake.swap(false, Relaxed)
     }
@@ -45,7 +45,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         !lock(&self.deferred.chunks).is_empty() || !lock(&self.deferred.claims).is_empty()
     }
 
-    /// Finish the deferred releases. Fails with Busy if some are left.
+    /// Finish the deferred releases. Fails with `Busy` if some are left; `wakeups` then has those of the finished ones.
     pub fn finish_deferred(&self, deadline: u64, wakeups: &mut Wakeups) -> Result<(), HeapError> {
         if self.free_deferred_chunks(deadline) {
             wakeups.room = WritersToWake::All;
@@ -74,18 +74,19 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Give surplus memory back to the system, unless it may be needed soon: items were put since the `last` call, and
-    /// memory was not scarcely used at both calls. Return the state for the next call; None if nothing is left to trim.
+    /// at least a quarter of the memory was in use at one of the two calls. Return the state for the next call; None if
+    /// nothing is left to trim.
     pub fn trim(&self, last: TrimState, deadline: u64) -> Option<TrimState> {
         let usage = self.allocator.usage(deadline).ok()?;
-        let look = TrimState {
+        let now = TrimState {
             put: self.hint(PUT),
             is_low: usage.backed.saturating_sub(usage.spare) < usage.backed / 4,
         };
-        if look.put == last.put || look.is_low && last.is_low {
+        if now.put == last.put || now.is_low && last.is_low {
             self.allocator.shrink_excess(deadline);
             return None;
         }
         let has_excess = self.allocator.has_excess(deadline).unwrap_or(false);
-        has_excess.then_some(look)
+        has_excess.then_some(now)
     }
 }

@@ -32,12 +32,12 @@ impl<M: RingMemory> Consumer<M> {
         &self.memory
     }
 
-    /// Return the bytes of it that are in use, according to the frames that were read.
+    /// Return the bytes of the ring that are in use, according to the frames that were read.
     pub fn used(&self) -> usize {
         self.positions.used()
     }
 
-    /// Grow to `to` bytes from here on, as the writer's frame says.
+    /// Use `to` bytes of the ring from the head on, as the writer's frame says. Fails if they are no possible size.
     pub fn grow(&mut self, to: u64) -> Result<(), Violation> {
         let (used, most) = (self.used() as u64, self.memory.capacity() as u64);
         if !to.is_power_of_two() || to <= used || to > most {
@@ -47,13 +47,13 @@ impl<M: RingMemory> Consumer<M> {
         Ok(())
     }
 
-    /// Return the bytes that can be read, as far as is known without a load of the tail.
+    /// Return the number of bytes that can be read, as far as is known without a load of the tail.
     #[inline]
     pub fn known(&self) -> usize {
         (self.tail - self.head) as usize
     }
 
-    /// Return the bytes that can be read, after a load of the tail.
+    /// Return the number of bytes that can be read, after a load of the tail.
     #[inline]
     pub fn available(&mut self) -> Result<usize, Violation> {
         // Acquire: the words below this tail are the ones that were written (table above).
@@ -89,7 +89,7 @@ impl<M: RingMemory> Consumer<M> {
         std::hint::black_box(self.get_word(0));
     }
 
-    /// Copy the bytes `offset` bytes beyond the head out of the ring.
+    /// Fill `bytes` with those that begin `offset` bytes beyond the head.
     #[inline]
     pub fn get(&self, offset: usize, bytes: &mut [u8]) {
         let mut offset = offset;

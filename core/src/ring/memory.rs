@@ -17,8 +17,8 @@ pub const GROWTH: usize = 2 * WORD;
 
 /// The memory of one ring, wherever it lies.
 ///
-/// It returns references to atomics only, and words by value; memory that a peer can write is never borrowed in any
-/// other way.
+/// The methods return references to atomics only, and words by value; memory that a peer can write is never borrowed in
+/// any other way.
 pub trait RingMemory {
     /// Return the maximum size of the ring, in bytes: a power of two, at least [`WORD`].
     fn capacity(&self) -> usize;

@@ -3,7 +3,7 @@
 use super::memory::WORD;
 use crate::violation::Violation;
 
-/// Check an index of the peer against its bounds.
+/// Return the index that a peer has stored, after checking that it is a multiple of a word between `low` and `high`.
 #[inline]
 pub(super) fn check_index(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
     if index % WORD as u64 != 0 {
@@ -24,6 +24,7 @@ pub(super) struct RingPositions {
 }
 
 impl RingPositions {
+    /// Create the mapping of a ring that uses `used` bytes.
     pub(super) fn new(used: usize) -> Self {
         RingPositions {
             mask: used / WORD - 1,
@@ -36,7 +37,7 @@ impl RingPositions {
         (self.mask + 1) * WORD
     }
 
-    /// Return the number of the word with the byte `index`.
+    /// Return the number of the word that contains the byte `offset` bytes beyond `index`.
     #[inline]
     pub(super) fn word(&self, index: u64, offset: usize) -> usize {
         let at = (index as usize)

@@ -43,18 +43,18 @@ impl<M: RingMemory> Producer<M> {
         &self.memory
     }
 
-    /// Return the bytes of it that are in use.
+    /// Return the bytes of the ring that are in use.
     pub fn used(&self) -> usize {
         self.positions.used()
     }
 
-    /// Return the bytes that can be written, as far as is known without a load of the head.
+    /// Return the number of bytes that can be written, as far as is known without a load of the head.
     #[inline]
     pub fn known_room(&self) -> usize {
         (self.limit - self.tail) as usize
     }
 
-    /// Return the bytes that can be written, after a load of the head.
+    /// Return the number of bytes that can be written, after a load of the head.
     pub fn room(&mut self) -> Result<usize, Violation> {
         // Acquire: the reader has finished with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
@@ -66,6 +66,7 @@ impl<M: RingMemory> Producer<M> {
         Ok(self.known_room())
     }
 
+    /// Compute the limit of the tail from the known head, the bytes in use, and the room for a growth.
     fn set_limit(&mut self) {
         // Bytes from before the growth may lie anywhere in the part that was in use then, until the reader has passed
         // all of them: until then there is only room for as much as came with the growth. (Before the first byte that
@@ -100,12 +101,12 @@ impl<M: RingMemory> Producer<M> {
         self.set_limit();
     }
 
-    /// Return the bytes that the reader has read, as far as is known without a load of the head.
+    /// Return the number of bytes that the reader has read, as far as is known without a load of the head.
     pub fn read(&self) -> u64 {
         self.head
     }
 
-    /// Return the unread bytes in the ring, as far as is known without a load of the head.
+    /// Return the number of unread bytes in the ring, as far as is known without a load of the head.
     pub fn unread(&self) -> usize {
         (self.tail - self.head) as usize
     }

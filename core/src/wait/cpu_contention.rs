@@ -40,8 +40,10 @@ pub enum YieldResult {
 /// sleep is scheduled first. So every wait sleeps for a while, and for twice as long if the next yield is as expensive.
 #[derive(Debug, Default)]
 pub struct CpuContention {
+    /// Number of consecutive waits during which another thread ran on this CPU.
     waits: u32,
-    now: bool,
+    /// True if another thread ran on this CPU during the current wait.
+    is_shared: bool,
     /// True if the last wait slept because of shared waits.
     slept: bool,
     /// Number of consecutive sleeps that did not help.
@@ -58,7 +60,7 @@ impl CpuContention {
         if self.is_costly(now) {
             return true;
         }
-        if std::mem::take(&mut self.now) {
+        if std::mem::take(&mut self.is_shared) {
             self.waits += 1;
         } else if !self.slept {
             (self.waits, self.misses) = (0, 0);
@@ -71,8 +73,8 @@ impl CpuContention {
         self.slept
     }
 
-    /// Let another thread run if the caller has spun for long enough, `spun` nanoseconds. Return true if the caller
-    /// should sleep now.
+    /// Yield the CPU if the caller has spun for long enough, given the time `spun` in nanoseconds. Return true if the
+    /// caller should sleep now.
     #[inline]
     pub fn yield_after(&mut self, spun: u64) -> bool {
         spun > SPIN_BEFORE_YIELD && self.yield_cpu() == YieldResult::Costly
@@ -84,7 +86,7 @@ impl CpuContention {
         self.waits > 0
     }
 
-    /// Let another thread run now.
+    /// Yield the CPU to another thread, and return what the yield has cost.
     #[inline]
     pub fn yield_cpu(&mut self) -> YieldResult {
         let before = clock::now();
@@ -98,7 +100,7 @@ impl CpuContention {
         now < self.until
     }
 
-    /// Record the duration of a yield.
+    /// Record a yield from `before` to `after`, and return what it has cost.
     #[inline]
     fn record_yield(&mut self, before: u64, after: u64) -> YieldResult {
         let took = after - before;
@@ -106,10 +108,10 @@ impl CpuContention {
             return YieldResult::NotTaken;
         }
         if took <= TIME_SLICE {
-            self.now = true;
+            self.is_shared = true;
             return YieldResult::Yielded;
         }
-        (self.waits, self.now) = (0, false);
+        (self.waits, self.is_shared) = (0, false);
         // If nothing happened for as long as the last phase lasted, the host has become quieter.
         let again = before.saturating_sub(self.until) < self.length.max(SOON);
         self.length = if again {
@@ -134,7 +136,7 @@ mod tests {
         let mut contention = CpuContention::default();
         let sleeps = (0..1_000).filter(|_| {
             let sleep = contention.must_sleep(1);
-            contention.now = !sleep;
+            contention.is_shared = !sleep;
             sleep
         });
         let sleeps: Vec<u32> = sleeps.collect();
@@ -143,9 +145,9 @@ mod tests {
             unreachable!()
         };
         assert_eq!(last - last_but_one, 129, "and in the end after 128");
-        contention.now = true;
+        contention.is_shared = true;
         contention.must_sleep(1);
-        contention.now = false;
+        contention.is_shared = false;
         assert!(!contention.must_sleep(1));
         assert_eq!((contention.waits, contention.misses), (0, 0));
     }

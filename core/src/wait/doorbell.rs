@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Create a non-blocking datagram socket without a name.
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory is involved; the new descriptor is owned here alone.
@@ -82,7 +83,7 @@ impl Doorbell {
         })
     }
 
-    /// Drain the socket, so that the loop does not wake again for the same wake-ups.
+    /// Drain the socket, at most a few wake-ups at once, so that the loop does not wake again for the same ones.
     pub fn drain(&self) {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {
@@ -120,7 +121,7 @@ impl Ringer {
         Ok(Ringer(socket()?.into()))
     }
 
-    /// Ring the doorbell at `path`. Return false if no process listens there.
+    /// Ring the doorbell at `path`. Return false if no process has it open.
     pub fn ring(&self, path: &Path) -> bool {
         let Ok(at) = address(path) else {
             return false;

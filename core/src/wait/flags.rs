@@ -46,8 +46,8 @@ pub fn withdraw(flag: &AtomicU32) {
     crash::point!(SleepWithdrawn);
 }
 
-/// After a change: return how the sleeper waits, and clear the flag: the caller must then wake it. Return [`AWAKE`] if
-/// it does not sleep.
+/// Return the way in which the side sleeps, and clear the flag: the caller must then wake it. Return [`AWAKE`] if it
+/// does not sleep. Called after a change.
 #[inline]
 pub fn take_wake_token(flag: &AtomicU32) -> u32 {
     // SeqCst: the store of the index is before this load of the flag.
@@ -55,7 +55,7 @@ pub fn take_wake_token(flag: &AtomicU32) -> u32 {
     take_seen_wake_token(flag)
 }
 
-/// Take the wake token after a change that adds an item to a stream.
+/// Take the wake token after a change that adds an item to a stream, unless the side is patient.
 #[inline]
 pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
     // SeqCst: as in `take_wake_token`.
@@ -67,14 +67,14 @@ pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
     }
 }
 
-/// Take the wake token without the fence, for a side that polls: a flag that it misses now it finds later.
+/// Take the wake token without the fence, for a waker that polls: it finds later a flag that it misses now.
 #[inline]
 pub fn take_seen_wake_token(flag: &AtomicU32) -> u32 {
     // Relaxed: the fence, or the next call, orders it.
     try_take(flag, flag.load(Ordering::Relaxed))
 }
 
-/// Clear the flag if it still has the value `how`.
+/// Clear the flag if it still has the value `how`. Return the way in which to wake the side, or [`AWAKE`].
 #[inline]
 fn try_take(flag: &AtomicU32, how: u32) -> u32 {
     if how == AWAKE {

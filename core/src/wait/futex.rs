@@ -42,6 +42,7 @@ pub(crate) fn low_half(word: *const u64) -> *const u32 {
     }
 }
 
+/// Make the system call, and return its result.
 fn call(
     word: *const u32,
     operation: libc::c_int,

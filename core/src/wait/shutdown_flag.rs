@@ -34,14 +34,15 @@ impl ShutdownFlag {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Close the channel. `ring` wakes a thread that sleeps on our semaphore, or its next sleeper.
+    /// Close the channel, and call `ring`, which wakes the thread that sleeps on our semaphore or lets the next sleep
+    /// end at once.
     pub fn close(&self, ring: impl FnOnce()) {
         // Relaxed: before the wake-up in this thread, and the semaphore orders what is before the wake-up.
         self.closed.store(true, Ordering::Relaxed);
         ring();
     }
 
-    /// Sleep by `sleep`, unless the channel is closed.
+    /// Call `sleep`, unless the channel is closed.
     pub fn sleep(&self, sleep: impl FnOnce()) {
         if !self.is_closed() {
             sleep();

@@ -52,7 +52,7 @@ impl SpinBudget {
         }
     }
 
-    /// Return how long the next wait may spin, in nanoseconds.
+    /// Return the time for which the next wait may spin, in nanoseconds; 0 if it must sleep at once.
     #[inline]
     pub fn budget(&mut self) -> u64 {
         let limit = self.limit();
@@ -66,7 +66,7 @@ impl SpinBudget {
         if self.is_spinning { limit } else { 0 }
     }
 
-    /// Return how long it pays to wait for the next piece of a frame in transit, in nanoseconds.
+    /// Return the longest time for which spinning pays, in nanoseconds: for the next piece of a frame in transit.
     #[inline]
     pub fn limit(&self) -> u64 {
         let busy = (WORK_FACTOR * self.work).min(MAX_SLEEPS_WORTH * self.wake);
@@ -79,23 +79,24 @@ impl SpinBudget {
     pub fn record(&mut self, gap: u64, sleeps: u64) {
         let max_gap = self.limit() * MAX_GAP_FACTOR;
         let gap = gap.saturating_sub(sleeps * self.wake);
-        average(&mut self.average, gap.min(max_gap));
+        update_average(&mut self.average, gap.min(max_gap));
     }
 
     /// Record the work between two waits, in nanoseconds.
     #[inline]
     pub fn record_work(&mut self, time: u64) {
-        average(&mut self.work, time.min(MAX_WAKE_COST * MAX_SLEEPS_WORTH));
+        update_average(&mut self.work, time.min(MAX_WAKE_COST * MAX_SLEEPS_WORTH));
     }
 
     /// Record the delay from a wake-up to the end of the sleep, in nanoseconds.
     pub fn record_sleep(&mut self, late: u64) {
-        average(&mut self.wake, late.clamp(MIN_WAKE_COST, MAX_WAKE_COST));
+        update_average(&mut self.wake, late.clamp(MIN_WAKE_COST, MAX_WAKE_COST));
     }
 }
 
+/// Add a value to a moving average.
 #[inline]
-fn average(average: &mut u64, new: u64) {
+fn update_average(average: &mut u64, new: u64) {
     *average = (*average * (WEIGHT - 1) + new) / WEIGHT;
 }
 

@@ -20,7 +20,7 @@ impl Channel {
         payload: KeptPayload,
     ) -> Result<(), Violation> {
         writer.keep(opcode, id, payload, opcode != RELEASE);
-        if !self.progress(writer)? {
+        if !self.flush_frames(writer)? {
             self.wake_reader(writer);
         }
         Ok(())
@@ -33,7 +33,7 @@ impl Channel {
         if !self.stalled.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        self.progress(&mut lock(&self.writer))
+        self.flush_frames(&mut lock(&self.writer))
     }
 
     /// Return true if frames are queued.
@@ -49,7 +49,7 @@ impl Channel {
         self.is_stalled() && lock(&self.writer).is_awaited()
     }
 
-    /// Return true if so much is queued that the server takes no more requests from the peer until it reads.
+    /// Return true if so much is queued that the server takes no more requests from the peer until the peer reads.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.is_stalled() && {
@@ -95,7 +95,9 @@ impl Channel {
         }
     }
 
-    fn progress(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
+    /// Publish queued frames, as far as there is room, and wake the peer if any were published. Return true if any
+    /// were.
+    fn flush_frames(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
         let moved = writer.flush()?;
         if moved {
             self.wake_reader(writer);
@@ -104,19 +106,20 @@ impl Channel {
         Ok(moved)
     }
 
+    /// Store the hint that frames are queued, or that none are.
     fn note_backlog(&self, writer: &FrameWriter<MappedRing>) {
         // Relaxed: see `flush`.
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
     }
 
-    /// Before a sleep: send queued frames, or announce that this side waits for room.
+    /// Send queued frames, or announce that this side waits for room. Called before a sleep.
     pub fn await_room(&self) -> Result<(), Violation> {
         if !self.is_stalled() {
             return Ok(());
         }
         let mut writer = lock(&self.writer);
         loop {
-            self.progress(&mut writer)?;
+            self.flush_frames(&mut writer)?;
             if writer.backlog() == 0 || writer.announce_wait(self.sleep.flag())? {
                 return Ok(());
             }

@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 /// Maximum time for which a wait blocks an event loop, in nanoseconds.
 pub const SLICE: u64 = 300_000;
 /// Number of polls of the ring between two readings of the clock, in a spinning wait.
-pub(crate) const LOOKS_PER_CLOCK: u32 = 32;
+pub(crate) const POLLS_PER_CLOCK: u32 = 32;
 
 /// One side of a connection.
 pub struct Channel {
@@ -74,7 +74,7 @@ impl Channel {
     /// Create the side of `segment` that writes in `direction`.
     ///
     /// `spin` is the maximum time for which a wait spins, in nanoseconds; `max_frame` the largest payload accepted, in
-    /// bytes; `news` the socket for extent updates; `max_memory` the maximum size of either side's memory, in bytes,
+    /// bytes; `updates` the socket for extent updates; `max_memory` the maximum size of either side's memory, in bytes,
     /// and of the payloads that are queued. At least one frame of the maximum size can be queued behind those of a peer
     /// that is not yet behind, so that a peer whose call was taken is not disconnected because of the size of its
     /// reply.
@@ -86,7 +86,7 @@ impl Channel {
         sleep: SleepMode,
         max_frame: usize,
         spin: u64,
-        news: OwnedFd,
+        updates: OwnedFd,
         max_memory: u64,
     ) -> Arc<Self> {
         let back = match direction {
@@ -98,9 +98,8 @@ impl Channel {
             Consumer::new(MappedRing::new(segment.clone(), back)),
             max_frame,
         );
-        Arc::new_cyclic(|us| {
-            let us: Weak<Channel> = us.clone();
-            let loans = Loans::new(us, news, max_memory);
+        Arc::new_cyclic(|channel: &Weak<Channel>| {
+            let loans = Loans::new(channel.clone(), updates, max_memory);
             Channel {
                 writer: Mutex::new(writer),
                 receiver: Mutex::new(Receiver {
@@ -136,7 +135,7 @@ impl Channel {
         &self.loans
     }
 
-    /// Return the largest payload, in bytes.
+    /// Return the maximum size of a payload, in bytes.
     pub fn max_frame(&self) -> usize {
         self.max_frame
     }
@@ -146,7 +145,7 @@ impl Channel {
         self.wakers.loop_waker.drain()
     }
 
-    /// Send a frame. `keep` creates a payload that outlives the call if there is no room now.
+    /// Send a frame that does not begin a call, as [`publish`](Self::publish) does.
     #[inline]
     pub fn send(
         &self,
@@ -158,11 +157,11 @@ impl Channel {
         self.publish(opcode, id, payload, keep, FrameRole::Other)
     }
 
-    /// Send a frame.
+    /// Send a frame, or queue it if there is no room now: `keep` then creates a payload that outlives the call.
     ///
-    /// A server that stops reports the one-way calls that it has taken by their highest id. So calls are begun in the
-    /// order of their ids. Threads draw their ids before they come here, and may overtake each other; an event loop
-    /// draws an id and sends without interruption.
+    /// A server that stops reports the one-way calls that it has taken by their highest id. So calls must begin in the
+    /// order of their ids: one that comes too late fails with [`SendError::Overtaken`]. Threads draw their ids before
+    /// they come here, and may overtake each other; an event loop draws an id and sends without interruption.
     #[inline]
     pub fn publish(
         &self,
@@ -223,6 +222,7 @@ impl Channel {
         }
     }
 
+    /// Wake the peer if it sleeps for frames.
     fn wake_reader(&self, writer: &FrameWriter<MappedRing>) {
         let how = flags::take_wake_token(writer.memory().reader_waits());
         self.wake_peer(how);
@@ -233,6 +233,7 @@ impl Channel {
         self.wake_reader(&lock(&self.writer));
     }
 
+    /// Return the error for a payload of `len` bytes, which is too large.
     fn oversize(&self, len: usize) -> SendError {
         let max = self.max_frame;
         SendError::Oversize { len, max }
@@ -250,7 +251,7 @@ impl Channel {
         self.check_semaphores();
     }
 
-    /// Mark the connection as truncated if a semaphore is.
+    /// Mark the segment as truncated if the file of a semaphore is.
     fn check_semaphores(&self) {
         if self.wakers.is_truncated() {
             self.segment.mark_truncated();

@@ -1,6 +1,6 @@
 //! Sending bodies with buffers, by reference if there is memory.
 
-use super::{Channel, FrameRole, LARGE_BODY, LOOKS_PER_CLOCK, SendError, SendOutcome};
+use super::{Channel, FrameRole, LARGE_BODY, POLLS_PER_CLOCK, SendError, SendOutcome};
 use crate::clock;
 use crate::connection::loans::Loans;
 use crate::connection::parcel::{self, Entry, Location, PARCEL};
@@ -28,13 +28,13 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Loans for a frame: cancelled if it is not sent.
-struct Lent<'a> {
+/// The loans for a frame. Their drop cancels them, unless the frame was sent.
+struct FrameLoans<'a> {
     loans: &'a Loans,
     entries: Vec<Entry>,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for FrameLoans<'_> {
     fn drop(&mut self) {
         for entry in &self.entries {
             self.loans.cancel(entry);
@@ -62,7 +62,7 @@ impl Channel {
             return Err(self.oversize(body.len()));
         }
         self.wait_for_memory()?;
-        let mut lent = Lent {
+        let mut lent = FrameLoans {
             loans: &self.loans,
             entries: Vec::with_capacity(1 + buffers.len()),
         };
@@ -113,8 +113,8 @@ impl Channel {
         Ok(sent)
     }
 
-    /// Process the releases that have come. If many bytes are lent, a client waits a moment for releases: a sender far
-    /// ahead of its peer gains nothing, and memory that was just used is still in the caches.
+    /// Process the releases that have come. If many bytes are lent, a client also waits a moment for further releases,
+    /// because a sender far ahead of its peer gains nothing, and memory that was just used is still in the caches.
     ///
     /// A server does not wait, because it has other clients.
     fn wait_for_memory(&self) -> Result<(), Violation> {
@@ -130,7 +130,7 @@ impl Channel {
         let start = clock::now();
         let mut end = start + MOMENT;
         loop {
-            for _ in 0..LOOKS_PER_CLOCK {
+            for _ in 0..POLLS_PER_CLOCK {
                 spin_loop();
             }
             self.collect_releases()?;

@@ -47,6 +47,7 @@ impl Receiver {
         }
     }
 
+    /// Take a RELEASE frame, and end the loan that it names.
     fn take_release(&mut self, header: Header) -> Result<(), Violation> {
         let mut payload = [0; RELEASE_SIZE];
         if header.len != RELEASE_SIZE {

@@ -12,6 +12,7 @@ pub enum SleepMode {
 }
 
 impl SleepMode {
+    /// Return the value of a wait flag for this way to sleep.
     pub(super) fn flag(self) -> u32 {
         match self {
             SleepMode::Loop => flags::ON_SOCKET,

@@ -1,6 +1,6 @@
 //! Waiting for the other side: spinning for as long as it pays, and then sleeping.
 
-use super::{Channel, LOOKS_PER_CLOCK, Receiver, SLICE, SendError, SendOutcome, SleepMode};
+use super::{Channel, POLLS_PER_CLOCK, Receiver, SLICE, SendError, SendOutcome, SleepMode};
 use crate::clock;
 use crate::crash;
 use crate::ring::RingMemory;
@@ -45,7 +45,7 @@ impl Channel {
         Ok(now)
     }
 
-    /// Spin for a frame for as long as it pays. `sent` is the outcome of the request, which was sent at `start`, in
+    /// Spin for a frame for as long as that pays. `sent` is the outcome of the request, which was sent at `start`, in
     /// nanoseconds.
     ///
     /// Return true if a frame is there, and the last reading of the clock.
@@ -70,9 +70,9 @@ impl Channel {
         };
         let mut now = start;
         let mut idle_since = start;
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         // A peer on this CPU cannot reply while this side spins.
-        let mut offers = self.is_on_our_cpu();
+        let mut may_yield = self.is_on_our_cpu();
         loop {
             let came = receiver.received_bytes();
             if receiver.peek()?.is_some() {
@@ -89,27 +89,27 @@ impl Channel {
                 idle_since = now;
                 budget = receiver.spin.limit().min(longest);
             }
-            looks += 1;
+            polls += 1;
             if budget == 0 {
                 return Ok((false, now));
             }
-            if offers {
-                let offer = receiver.contention.yield_cpu();
+            if may_yield {
+                let result = receiver.contention.yield_cpu();
                 now = clock::now();
-                offers = offer == YieldResult::Yielded;
-                if offer == YieldResult::Costly || now - idle_since > budget {
-                    budget = 0; // One more look.
+                may_yield = result == YieldResult::Yielded;
+                if result == YieldResult::Costly || now - idle_since > budget {
+                    budget = 0; // One more poll.
                 }
                 continue;
             }
-            if looks % LOOKS_PER_CLOCK == 0 {
+            if polls % POLLS_PER_CLOCK == 0 {
                 self.release(&receiver);
                 now = clock::now();
                 if now - idle_since > budget {
                     return Ok((false, now));
                 }
                 if receiver.contention.yield_after(now - idle_since) {
-                    budget = 0; // One more look.
+                    budget = 0; // One more poll.
                 }
             }
             spin_loop();
@@ -137,7 +137,8 @@ impl Channel {
         theirs != 0 && theirs == our_cpu()
     }
 
-    /// Return true if the peer has frames to read and needs the current CPU for that. False while a thread sends to it.
+    /// Return true if the peer has frames to read and needs the current CPU for that. Return false while a thread sends
+    /// to the peer.
     pub fn needs_our_cpu(&self) -> bool {
         let has_some = |unread: Unread| unread.in_ring > 0;
         self.is_on_our_cpu()

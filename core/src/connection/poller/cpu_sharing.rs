@@ -7,15 +7,15 @@ use crate::wait::cpu_contention::YieldResult;
 impl<K> Poller<K> {
     /// Yield the CPU to peers that need it, if one of them has had too little. Return the time afterwards.
     ///
-    /// A peer on another CPU has its next frame ready before the poller has looked at all channels, and so keeps the
-    /// poller from ever waiting. A peer on this CPU would run only when the kernel preempts the poller.
+    /// A peer on another CPU has its next frame ready before the poller has polled all channels, so the poller never
+    /// waits. A peer on this CPU would run only when the kernel preempts the poller.
     #[inline]
     pub(super) fn yield_to_peers(&mut self, now: u64) -> u64 {
-        let is_early = self.found - self.looked < self.hot.len() as u64;
+        let is_early = self.found - self.checked_at < self.hot.len() as u64;
         if is_early || !self.spinning || self.yield_contention.is_costly(now) {
             return now;
         }
-        self.looked = self.found;
+        self.checked_at = self.found;
         let (mut count, mut behind) = (0, 0);
         for entry in self.peers_on_this_cpu() {
             count += 1;

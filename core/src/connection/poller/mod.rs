@@ -12,7 +12,7 @@ mod cpu_sharing;
 mod parking;
 
 use crate::clock;
-use crate::connection::channel::{Channel, LOOKS_PER_CLOCK, SLICE};
+use crate::connection::channel::{Channel, POLLS_PER_CLOCK, SLICE};
 use crate::crash;
 use crate::packet;
 use crate::violation::Violation;
@@ -42,9 +42,9 @@ struct Entry<K> {
     /// Time of the last frame, in nanoseconds.
     last: u64,
     hot: bool,
-    /// Time of the caller that its frames have used, in nanoseconds, plus the offset at which it was added.
+    /// Time that the caller has spent on its frames, in nanoseconds, plus the offset at which the channel was added.
     taken: u64,
-    /// Number of frames, of all channels, up to which it has had its share.
+    /// Value of [`Poller::found`] up to which the peer has had its share.
     satisfied_until: u64,
 }
 
@@ -87,9 +87,10 @@ pub struct Poller<K> {
     since: u64,
     /// Channel whose frame the caller processes, and the time since when.
     served: Option<(usize, u64)>,
-    /// Number of frames found, and its value at the last check for peers that need this CPU.
+    /// Number of frames found.
     found: u64,
-    looked: u64,
+    /// Value of `found` at the last check for peers that need this CPU.
+    checked_at: u64,
     /// True while the poller yields until no peer falls short.
     is_yielding: bool,
     /// Used time of the channel that was served last, before its frame.
@@ -122,7 +123,7 @@ impl<K> Poller<K> {
             since: 0,
             served: None,
             found: 0,
-            looked: 0,
+            checked_at: 0,
             is_yielding: false,
             reached: 0,
             idle_since: 0,
@@ -156,7 +157,7 @@ impl<K> Poller<K> {
         index
     }
 
-    /// Remove a channel, and return its key.
+    /// Remove a channel, and return its key; None if there is no such channel.
     pub fn remove(&mut self, index: usize) -> Option<K> {
         let entry = self.entries.get_mut(index)?.take()?;
         self.remove_hot(index);
@@ -213,8 +214,8 @@ impl<K> Poller<K> {
         if self.idle_since == 0 {
             self.idle_since = now;
         }
-        let mut looks = 0u32;
-        let mut offers = true;
+        let mut polls = 0u32;
+        let mut may_yield = true;
         let expected = self.expects.take();
         let socket = match expected {
             Some(Expected::Packet(socket)) => Some(socket),
@@ -244,21 +245,21 @@ impl<K> Poller<K> {
             if now.saturating_sub(self.idle_since) >= budget {
                 return PollResult::Nothing;
             }
-            if offers && self.peers_on_this_cpu().count() == self.hot.len() {
-                let offer = self.contention.yield_cpu();
-                offers = offer == YieldResult::Yielded;
-                if offer == YieldResult::Costly {
-                    budget = 0; // One more look.
+            if may_yield && self.peers_on_this_cpu().count() == self.hot.len() {
+                let result = self.contention.yield_cpu();
+                may_yield = result == YieldResult::Yielded;
+                if result == YieldResult::Costly {
+                    budget = 0; // One more poll.
                 }
                 now = clock::now();
                 continue;
             }
-            offers = false;
-            looks += 1;
-            if looks % LOOKS_PER_CLOCK == 0 {
+            may_yield = false;
+            polls += 1;
+            if polls % POLLS_PER_CLOCK == 0 {
                 now = clock::now();
                 if self.contention.yield_after(now - self.idle_since) {
-                    budget = 0; // One more look.
+                    budget = 0; // One more poll.
                 }
                 if socket.is_some_and(packet::has_packet) {
                     return PollResult::Nothing;
@@ -332,7 +333,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Serve this channel: record its frame and advance the turn.
+    /// Record a frame of the channel `index`, which has this place among the hot ones, advance the turn, and return the
+    /// frame.
     #[inline]
     fn serve(&mut self, place: usize, index: usize, now: u64) -> PollResult {
         if let Some(entry) = &mut self.entries[index] {

@@ -6,7 +6,7 @@ use crate::connection::channel::Channel;
 use crate::crash;
 
 impl<K> Poller<K> {
-    /// Make a channel hot, whose wake-up has come. Return false if its peer has closed the loop waker.
+    /// Make a channel hot after a wake-up. Return false if its peer has closed the loop waker.
     pub fn wake(&mut self, index: usize) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(index) else {
             return true;

@@ -331,11 +331,13 @@ impl Arena {
         self.insert_free(start, whole);
     }
 
+    /// Add a free range.
     fn insert_free(&mut self, place: BlockRef, len: u64) {
         self.free.insert(place, len);
         self.by_len.insert((len, place));
     }
 
+    /// Remove a free range of this length.
     fn remove_free(&mut self, place: BlockRef, len: u64) {
         self.free.remove(&place);
         self.by_len.remove(&(len, place));

@@ -183,8 +183,8 @@ impl Extent {
         self.file.as_fd()
     }
 
-    /// Return the offset of the bytes at `address` if all of them are in this extent. An empty range is where it
-    /// begins.
+    /// Return the offset of the `len` bytes at `address`; None if not all of them are in this extent. An empty range
+    /// must begin in it.
     pub fn offset_of(&self, address: usize, len: usize) -> Option<u64> {
         let offset = address.checked_sub(self.base().addr())?;
         let within = offset < self.size() && len <= self.size() - offset;
@@ -225,7 +225,7 @@ impl Extent {
         let _ = fallocate(self.file.as_fd(), mode, 0, self.size() as u64);
     }
 
-    /// Map a part that begins with a page once more, writable.
+    /// Map the `len` bytes from `offset` on, a multiple of a page, once more, writable.
     pub fn map(&self, offset: u64, len: usize, mode: Mode) -> io::Result<View> {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -245,6 +245,7 @@ impl Extent {
         View::new(self.file.clone(), start, len, mode)
     }
 
+    /// Return the address of a range. Panics if the extent does not have it.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -264,6 +265,7 @@ const POPULATED: libc::c_int = libc::MAP_SHARED | libc::MAP_POPULATE;
 /// Maximum size of an extent of the peer that is mapped at once, in bytes; a larger one is mapped as it is read.
 const QUICKLY_MAPPED: usize = 4 << 20;
 
+/// Return an error for invalid arguments.
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }

@@ -98,7 +98,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
     let more = |is_more: bool| if is_more { "more than " } else { "" };
     if len != PACKET {
         return Err(UpdateError::Malformed(format!(
-            "news of an extent has {}{} bytes instead of {PACKET}",
+            "an update of an extent has {}{} bytes instead of {PACKET}",
             more(len > PACKET),
             len.min(PACKET)
         )));
@@ -109,18 +109,18 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
         GONE => (0, 0, 0),
         _ => {
             return Err(UpdateError::Malformed(format!(
-                "news of extent {number} is of the unknown kind {kind}"
+                "the update of extent {number} is of the unknown kind {kind}"
             )));
         }
     };
     if !(least..=most).contains(&size) {
         return Err(UpdateError::Malformed(format!(
-            "news of extent {number}, of kind {kind}, tells of {size} bytes"
+            "the update of extent {number}, of kind {kind}, has the size {size}"
         )));
     }
     if cut || count != expected {
         return Err(UpdateError::Malformed(format!(
-            "news of extent {number}, of kind {kind}, has {}{count} descriptors instead of {expected}",
+            "the update of extent {number}, of kind {kind}, has {}{count} descriptors instead of {expected}",
             more(cut)
         )));
     }
@@ -130,6 +130,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
     }))
 }
 
+/// Encode an update.
 fn packet(kind: u32, number: u32, size: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -159,14 +160,14 @@ fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
 
 /// Return true if the peer has closed the socket: an empty packet looks like its end.
 fn ended(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut look = libc::pollfd {
+    let mut asked = libc::pollfd {
         fd: socket.as_raw_fd(),
         events: libc::POLLRDHUP,
         revents: 0,
     };
     // SAFETY: one writable `pollfd`.
-    retry_interrupted(|| unsafe { libc::poll(&raw mut look, 1, 0) as isize })?;
-    Ok(look.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0)
+    retry_interrupted(|| unsafe { libc::poll(&raw mut asked, 1, 0) as isize })?;
+    Ok(asked.revents & (libc::POLLRDHUP | libc::POLLHUP) != 0)
 }
 
 #[cfg(test)]

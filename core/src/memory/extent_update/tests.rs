@@ -81,8 +81,8 @@ fn a_malformed_packet_is_refused_and_none_of_its_descriptors_stays_open() {
         (&extent, 2, "of kind 1, has 2 descriptors instead of 1"),
         (&gone, 1, "of kind 2, has 1 descriptors instead of 0"),
         (&gone, 2, "of kind 2, has 2 descriptors instead of 0"),
-        (&packet(EXTENT, 3, 0), 1, "of kind 1, tells of 0 bytes"),
-        (&packet(GONE, 3, 9), 0, "of kind 2, tells of 9 bytes"),
+        (&packet(EXTENT, 3, 0), 1, "of kind 1, has the size 0"),
+        (&packet(GONE, 3, 9), 0, "of kind 2, has the size 9"),
         (&packet(0, 3, 0), 0, "extent 3 is of the unknown kind 0"),
         (&packet(3, 3, 9), 1, "extent 3 is of the unknown kind 3"),
         (&packet(u32::MAX, 3, 9), 2, "the unknown kind 4294967295"),
@@ -122,7 +122,7 @@ fn more_descriptors_than_there_is_room_for_are_refused_and_closed() {
     let error = receive(b.as_fd()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "news of extent 3, of kind 1, has more than 12 descriptors instead of 1"
+        "the update of extent 3, of kind 1, has more than 12 descriptors instead of 1"
     );
     assert_eq!(traces(ino), (1, 0));
 }

@@ -64,13 +64,13 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.available().map(drop)
     }
 
-    /// Return true if everything was taken that was there at the last load of the tail.
+    /// Return true if all frames were taken that were there at the last load of the tail.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.ring.known() == 0
     }
 
-    /// Return the number of received bytes of a frame in pieces; an increase means that it moves.
+    /// Return the number of received bytes of a frame in pieces; an increase shows that the frame is still coming.
     #[inline]
     pub fn received_bytes(&self) -> usize {
         match &self.next {
@@ -122,6 +122,8 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
+    /// Read the header of the next frame, if it has come, and store how the frame comes. Return as
+    /// [`peek`](Self::peek).
     #[inline]
     fn parse_header(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();
@@ -164,7 +166,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.peek()
     }
 
-    /// Apply the frame that announces a growth, and continue. The ring grows each time, so the recursion ends.
+    /// Apply the frame that announces a growth, and continue with the next one. The ring grows each time, so the
+    /// recursion ends.
     #[cold]
     fn grow(&mut self, first: u64) -> Result<Option<Header>, Violation> {
         let to = self.ring.get_word(WORD);

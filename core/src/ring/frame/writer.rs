@@ -17,6 +17,7 @@ const RETRY_AFTER: u32 = 64;
 /// A payload that is kept until there is room for it.
 pub type KeptPayload = Box<dyn AsRef<[u8]> + Send>;
 
+/// A frame that waits for room.
 struct Pending {
     opcode: u32,
     id: u64,
@@ -90,7 +91,7 @@ impl<M: RingMemory> FrameWriter<M> {
         in_order
     }
 
-    /// Publish a frame if there is room for all of it and no frame waits before it.
+    /// Publish a frame if there is room for all of it and no frame waits before it. Return true if it was published.
     #[inline]
     pub fn send(&mut self, opcode: u32, id: u64, payload: &[u8]) -> Result<bool, Violation> {
         let need = HEADER + padded(payload.len());
@@ -205,7 +206,7 @@ impl<M: RingMemory> FrameWriter<M> {
         unsent
     }
 
-    /// Publish as much as there is room for. Return true if anything was published.
+    /// Publish as much of the pending frames as there is room for. Return true if anything was published.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
@@ -245,7 +246,8 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(published)
     }
 
-    /// Announce the sleep for room, and check again. Return true if there is still too little room to write.
+    /// Announce a sleep for room in the way `how`, and check again. Return true if less than half of the ring is free;
+    /// else withdraw the announcement.
     pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;
@@ -256,6 +258,7 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(true)
     }
 
+    /// Write the header of a frame at the tail, without publishing it.
     #[inline]
     fn put_header(&mut self, opcode: u32, id: u64, len: usize) {
         self.ring.put_word(0, len as u64 | (opcode as u64) << 32);

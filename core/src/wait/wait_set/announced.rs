@@ -29,6 +29,7 @@ impl AnnouncedSlots {
     }
 }
 
+/// Return the bit of a slot in its word.
 pub(super) fn bit(index: usize) -> u64 {
     1 << (index % BITS)
 }

@@ -19,7 +19,7 @@ pub type Ticket = std::sync::atomic::AtomicU64;
 pub trait WaitSetMemory {
     /// Return the number of slots, at most [`MAX_SLOTS`].
     fn slots(&self) -> usize;
-    /// Return the bits of 64 slots: 1 for each whose holder sleeps or is about to.
+    /// Return a word with the bits of 64 slots: 1 for each whose holder sleeps or is about to.
     fn bits(&self, word: usize) -> &AtomicU64;
     /// Return the word of a slot.
     fn slot(&self, index: usize) -> &AtomicU64;

@@ -35,7 +35,7 @@ impl SlotWord {
         self.0 as u8 == state as u8
     }
 
-    /// Return the way to wake its sleeper, if it sleeps.
+    /// Return the way to wake the owner of the slot, if the owner sleeps.
     pub(super) fn wake_method(self) -> Option<WakeMethod> {
         if self.is(SlotState::OnFutex) {
             Some(WakeMethod::Futex)
@@ -51,7 +51,7 @@ impl SlotWord {
         SlotWord(self.0 & !0xff | state as u64)
     }
 
-    /// Return the word of the next owner, awake.
+    /// Return the word of the next owner, `member`, awake.
     pub(super) fn next_owner(self, member: u32) -> Self {
         SlotWord::new(self.generation().wrapping_add(1), member, SlotState::Awake)
     }

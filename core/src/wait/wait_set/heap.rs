@@ -8,7 +8,7 @@ use crate::sync::AtomicU64;
 pub struct HeapWaitSet<R> {
     bits: Vec<AtomicU64>,
     slots: Vec<AtomicU64>,
-    line: Vec<Ticket>,
+    tickets: Vec<Ticket>,
     ring: R,
 }
 
@@ -19,7 +19,7 @@ impl<R: Fn(usize) -> bool> HeapWaitSet<R> {
         HeapWaitSet {
             bits: zeros(slots.div_ceil(BITS)),
             slots: zeros(slots),
-            line: (0..=slots).map(|_| Ticket::new(0)).collect(),
+            tickets: (0..=slots).map(|_| Ticket::new(0)).collect(),
             ring,
         }
     }
@@ -39,10 +39,10 @@ impl<R: Fn(usize) -> bool> WaitSetMemory for HeapWaitSet<R> {
         &self.slots[index]
     }
     fn tickets(&self) -> &Ticket {
-        &self.line[self.slots.len()]
+        &self.tickets[self.slots.len()]
     }
     fn ticket(&self, index: usize) -> &Ticket {
-        &self.line[index]
+        &self.tickets[index]
     }
     fn wake(&self, index: usize, _method: WakeMethod) -> bool {
         (self.ring)(index)

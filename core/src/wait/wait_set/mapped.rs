@@ -65,6 +65,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
         *lock(&self.ringer) = None;
     }
 
+    /// Return the sender of doorbell messages, after creating it if there is none; None if that fails.
     fn ringer(&self) -> Option<Arc<Ringer>> {
         let mut ringer = lock(&self.ringer);
         if ringer.is_none() {
@@ -73,6 +74,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
         ringer.clone()
     }
 
+    /// Return the path of the doorbell of a slot.
     fn doorbell(&self, index: usize) -> PathBuf {
         numbered(&self.stem, index)
     }
@@ -128,9 +130,9 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> WaitSetMemory for MappedWaitSe
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
-    /// Block this thread until a wake-up or a signal comes or `limit` has passed; not at all if `is_there` is true
-    /// before. Return whether `is_there` is true at the end. If not, the caller handles signals and its deadline, and
-    /// calls again or leaves.
+    /// Block this thread until a wake-up or a signal comes or `limit` has passed, unless `is_there` returns true
+    /// before. Return the result of `is_there` at the end. If it is false, the caller handles signals and its deadline,
+    /// and calls again or leaves.
     pub fn sleep(
         &mut self,
         limit: Duration,

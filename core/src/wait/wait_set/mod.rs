@@ -94,7 +94,8 @@ impl<B: WaitSetMemory> WaitSet<B> {
         &self.backing
     }
 
-    /// Acquire a slot for a thread or a loop; if all are in use, one of a dead process.
+    /// Acquire a slot for a thread or a loop: a free one, or else one of a dead process. Fails with
+    /// [`WaitSetError::Full`] if there is none.
     pub fn acquire_slot(self: &Arc<Self>) -> Result<Slot<B>, WaitSetError> {
         for index in 0..self.backing.slots() {
             let found = self.load(index);
@@ -136,21 +137,21 @@ impl<B: WaitSetMemory> WaitSet<B> {
         freed
     }
 
-    /// After a change: wake the sleeper with the lowest ticket. Return false if there is none.
+    /// Wake the sleeper with the lowest ticket, after a change. Return false if there is none.
     #[inline]
     pub fn wake_one(&self) -> bool {
         self.wake_one_unless(|| false)
     }
 
-    /// After a change: wake one sleeper, unless there is none or `is_left` returns true because the change belongs to a
-    /// thread that is awake.
+    /// Wake the sleeper with the lowest ticket, after a change, unless `is_left` returns true because the change
+    /// belongs to a thread that is awake. Return true if a sleeper was woken.
     #[inline]
     pub fn wake_one_unless(&self, is_left: impl FnOnce() -> bool) -> bool {
         let announced = self.announced();
         !announced.is_empty() && !is_left() && self.wake_next(announced)
     }
 
-    /// After a change: wake all sleepers. Return their number.
+    /// Wake all sleepers, after a change. Return their number.
     #[inline]
     pub fn wake_all(&self) -> usize {
         let announced = self.announced();
@@ -179,7 +180,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         self.announced().slots().count()
     }
 
-    /// After a change: return the slots whose holders may sleep.
+    /// Return the slots whose holders may sleep, after a change.
     #[inline]
     fn announced(&self) -> AnnouncedSlots {
         // SeqCst: the change is before this load of the bits and the slots, in the one order that all such fences
@@ -197,6 +198,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         }
     }
 
+    /// Wake the sleeper with the lowest ticket among the announced slots. Return false if none of them can be woken.
     #[cold]
     fn wake_next(&self, mut announced: AnnouncedSlots) -> bool {
         loop {
@@ -250,11 +252,11 @@ impl<B: WaitSetMemory> WaitSet<B> {
             return None;
         }
         let entry = self.try_acquire(index, found)?;
-        self.clear(index);
+        self.clear_bit(index);
         Some((entry, found.is(SlotState::Woken)))
     }
 
-    /// Acquire a slot that contained `found`. Return None if another process was quicker.
+    /// Acquire a slot that contained `found`. Return its new word; None if another process was quicker.
     fn try_acquire(&self, index: usize, found: SlotWord) -> Option<SlotWord> {
         let entry = found.next_owner(self.member);
         // Acquire: pairs with the Release of `free`: the previous owner has cleared its bit before this one sets it.
@@ -278,18 +280,21 @@ impl<B: WaitSetMemory> WaitSet<B> {
         );
     }
 
+    /// Create the object for a slot that this process has acquired.
     fn new_slot(self: &Arc<Self>, index: usize, entry: SlotWord) -> Slot<B> {
         let set = Arc::clone(self);
         Slot { set, index, entry }
     }
 
-    fn clear(&self, index: usize) {
+    /// Clear the bit of a slot.
+    fn clear_bit(&self, index: usize) {
         // Relaxed: seen late, it costs a waker a load of the slot.
         self.backing
             .bits(index / BITS)
             .fetch_and(!bit(index), Ordering::Relaxed);
     }
 
+    /// Return the current word of a slot.
     fn load(&self, index: usize) -> SlotWord {
         // Relaxed: ordered by the fence of `announced`, or only compared by the next exchange.
         SlotWord(self.backing.slot(index).load(Ordering::Relaxed))
@@ -343,7 +348,7 @@ impl<B: WaitSetMemory> Slot<B> {
     /// Withdraw the announcement; the caller then checks again. Return true if a wake-up came for this slot. A caller
     /// that does not check calls [`Slot::cancel`] instead.
     pub fn withdraw(&mut self) -> Result<bool, WaitSetError> {
-        self.set.clear(self.index);
+        self.set.clear_bit(self.index);
         // Relaxed: without a wake-up there is nothing to see.
         match self.set_state(SlotState::Awake, Ordering::Relaxed) {
             Ok(()) => Ok(false),
@@ -366,7 +371,7 @@ impl<B: WaitSetMemory> Slot<B> {
         Ok(())
     }
 
-    /// Change the state of the slot if it still contains this process's word.
+    /// Change the state of the slot. Fails if it no longer contains this process's word.
     fn set_state(&mut self, state: SlotState, success: Ordering) -> Result<(), WaitSetError> {
         let next = self.entry.with_state(state);
         // Relaxed: the word that a failure finds is only reported.

@@ -122,7 +122,7 @@ impl Semaphore {
         self.0.is_truncated()
     }
 
-    /// Sleep until a wake-up or a signal comes or `limit` has passed. Whatever ended it, the caller checks again.
+    /// Sleep until a wake-up or a signal comes or `limit` has passed. The caller then checks again.
     pub fn wait(&self, limit: Duration) {
         if self.take() {
             return;
@@ -145,7 +145,7 @@ impl Semaphore {
             && self.word().fetch_and(!u64::from(u32::MAX), Ordering::Acquire) as u32 != 0
     }
 
-    /// Return the half of the word that is the futex.
+    /// Return the address of the value, the half of the word that is the futex.
     fn value(&self) -> *const u32 {
         futex::low_half(self.word().as_ptr())
     }

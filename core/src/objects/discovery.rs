@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// A file was touched, or the directory is gone.
+/// The events of a watch: a file was touched, or the directory is gone.
 const EVENTS: u32 = libc::IN_ATTRIB | libc::IN_DELETE_SELF | libc::IN_MOVE_SELF | libc::IN_ONLYDIR;
 
-/// Returns a descriptor that becomes readable once an object may have appeared in one of these directories. A readable
-/// descriptor is used up: watch again, then look.
+/// Returns a descriptor that becomes readable once an object may have appeared in one of these directories. Such a
+/// descriptor is of no further use: the caller watches again, then looks for the object.
 ///
 /// Raises EMFILE if the user has as many watches as the system allows.
 pub fn watch(directories: &[PathBuf]) -> io::Result<OwnedFd> {

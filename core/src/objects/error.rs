@@ -32,8 +32,8 @@ pub enum ObjectError {
     #[error("can no longer be used: {0}; close it in all processes, then open it again")]
     Poisoned(#[from] Corruption),
     #[error(
-        "was replaced by a copy because this process held it up, and its last change may be lost: close all its handles here \
-         and open it again"
+        "was replaced by a copy because this process held it up; its last change may be lost: close all handles here and \
+         open it again"
     )]
     Fenced,
     #[error("belongs to user {0}; a name is shared by the processes of one user")]
@@ -45,8 +45,8 @@ pub enum ObjectError {
     #[error("{}", describe_read_only(*.owner))]
     ReadOnly { owner: Option<Holder> },
     #[error(
-        "was changed by its owner{} during every read, or its owner stopped within a change: read less at once, or open it \
-         with more patience", in_commas(*.owner)
+        "was changed by its owner{} during every read, or its owner stopped within a change: read less at once, or \
+         open it with a longer busy_timeout", between_commas(*.owner)
     )]
     Restless { owner: Option<Holder> },
     #[error("{0}")]
@@ -54,8 +54,8 @@ pub enum ObjectError {
     #[error("already has {SLEEPERS} waiting threads and loops, the maximum")]
     Crowded,
     #[error(
-        "has no room for another claim: {MAX_CLAIMS} items are claimed, still viewed or dead letters ({dead}), the maximum; \
-         end claims with ack() or give_back(), or take dead letters out"
+        "has no room for another claim: {MAX_CLAIMS} items are claimed, viewed or dead letters ({dead}); end claims with \
+         ack() or nack(), or take dead letters out"
     )]
     Claimed { dead: u64 },
     #[error("{} is in the middle of changing it and does not finish; is it stopped?", .holder.describe())]
@@ -64,10 +64,12 @@ pub enum ObjectError {
     TooLarge(String),
 }
 
-fn in_commas(owner: Option<Holder>) -> String {
+/// Returns the owner for the middle of a sentence, or an empty text.
+fn between_commas(owner: Option<Holder>) -> String {
     owner.map_or_else(String::new, |owner| format!(", {},", owner.describe()))
 }
 
+/// Returns the reason why this process cannot change a single-writer store.
 fn describe_read_only(owner: Option<Holder>) -> String {
     match owner {
         Some(owner) => format!(
@@ -82,7 +84,7 @@ fn describe_read_only(owner: Option<Holder>) -> String {
 }
 
 impl ObjectError {
-    /// Returns true if the text is a predicate that continues a sentence which begins with the object's name.
+    /// Returns true if the text is a predicate, whose subject is the object's name.
     pub fn is_predicate(&self) -> bool {
         match self {
             ObjectError::Mismatch { .. }
@@ -107,7 +109,7 @@ impl ObjectError {
         }
     }
 
-    /// Returns a function that makes the error for memory that the system refuses to give for `what`.
+    /// Returns a function that makes the error for memory that the system refuses; `what` needs the memory.
     pub(super) fn no_memory(what: &str) -> impl FnOnce(io::Error) -> ObjectError + use<> {
         let what = what.to_owned();
         move |error| ObjectError::Os {

@@ -36,7 +36,7 @@ impl Object for EventMembership {
 }
 
 impl EventMembership {
-    /// Completes the membership.
+    /// Builds the membership from its parts.
     pub fn build(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let weak: Weak<dyn Watched> = weak.clone();

@@ -63,12 +63,13 @@ pub fn leave_all() {
     REGISTRY.leave_all();
 }
 
-/// Returns true if this process exits, in another thread than this one: its waits must not raise errors.
+/// Returns true if another thread of this process is leaving all objects, because the process exits: waits of this
+/// thread must not raise errors.
 pub fn is_exiting_elsewhere() -> bool {
     REGISTRY.is_exiting_elsewhere()
 }
 
-/// A description of an object: its shape, its members and their use of it.
+/// A description of an object, of its members and of their use of the object.
 #[derive(Debug)]
 pub struct Report {
     /// The shape.
@@ -85,12 +86,12 @@ pub struct Report {
     pub waiters: usize,
 }
 
-/// Reports on an object without becoming its member. Returns None if it has no members.
+/// Returns a report on an object, of which this process need not be a member. Returns None if no process is one.
 pub fn inspect(address: &ObjectAddress) -> Result<Option<Report>, ObjectError> {
     REGISTRY.inspect(address, |object| report(&**object))
 }
 
-/// Reports on an object.
+/// Returns a report on an object that this process has open or inspects.
 pub fn report(object: &dyn Object) -> Result<Report, ObjectError> {
     audit(object)?;
     let membership = object.membership();

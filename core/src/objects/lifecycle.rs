@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Joins an object. The caller holds the entry lock, and keeps it. `is_writable`: the caller wants to write to a
-/// single-writer store.
+/// Makes this process a member of an object. The caller holds the entry lock, and keeps it. `is_writable` is true if
+/// the caller wants to write to a single-writer store. Raises `Full` if the object has the maximum number of members.
 pub(super) fn join(
     kinds: &dyn Kinds,
     address: &ObjectAddress,
@@ -37,7 +37,7 @@ pub(super) fn join(
     object.join(is_writable)?;
     // Only a member can take the owner lock.
     if has_remains && !object.recover_contents(slot) {
-        let what = "what a dead member has left in it cannot be given back";
+        let what = "what a dead member has left in it cannot be recovered";
         return Err(ObjectError::from_errno(what, libc::EBUSY));
     }
     membership.notify_watchers();
@@ -45,7 +45,7 @@ pub(super) fn join(
     Ok(object)
 }
 
-/// Opens an object for reading without becoming its member.
+/// Opens an object for inspection, without making this process a member.
 pub(super) fn inspect(
     kinds: &dyn Kinds,
     address: &ObjectAddress,
@@ -100,13 +100,14 @@ fn recover_slot(object: &dyn Object, slot: u32) {
     }
 }
 
-/// Prepares a sleep: lets the watcher recover dead members from now on, and audits the object.
+/// Prepares a sleep: makes the watcher recover dead members from now on, and audits the object.
 pub fn prepare_to_sleep(object: &dyn Object) -> Result<(), ObjectError> {
     object.membership().watch()?;
     audit(object)
 }
 
-/// Poisons the object if the own entry was overwritten, or its memory holds what would block members for ever.
+/// Poisons the object, and raises the error, if the entry of this process was overwritten or if the memory holds a
+/// value that would block members for ever.
 pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     let membership = object.membership();
     membership.check()?;
@@ -116,8 +117,8 @@ pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     object.audit()
 }
 
-/// Leaves an object, and releases all that this process holds. If there is no other member, `remove` removes the
-/// object. Waits for the entry lock for `timeout` at most.
+/// Leaves an object, and releases all that this process holds of it. Calls `remove` if no other process is a member.
+/// Waits for the entry lock for at most `timeout`.
 pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
     let membership = object.membership();
     let lock_file = membership.lock_file();
@@ -129,7 +130,7 @@ pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Du
     // No thread moves to a copy of a store meanwhile: that would leave the entry lock held.
     let _guard = object.release_held();
     crash::point!(LeaveBegun);
-    membership.wake_all_sets(); // Our own waits end, others look at the permits that came back.
+    membership.wake_all_sets(); // The waits of this process end; others check for the permits that it has released.
     membership.drop_spare_slots();
     if let Ok(Ok(())) = lock_file.lock_entry(timeout) {
         let _ = membership.members().leave();

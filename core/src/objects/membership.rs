@@ -98,7 +98,12 @@ impl Membership {
             let memory = MappedWaitSet::new(mapping.clone(), at, SLEEPERS, doorbell, is_alive);
             WaitSet::new(memory, members.slot())
         };
-        let sets: Vec<_> = shape.sets().into_iter().enumerate().map(new_set).collect();
+        let sets: Vec<_> = shape
+            .sets_at()
+            .into_iter()
+            .enumerate()
+            .map(new_set)
+            .collect();
         Membership {
             name,
             memory_name,
@@ -161,26 +166,27 @@ impl Membership {
         self.lock_file.id() == file
     }
 
-    /// Returns true in the process that is the member, false in one that was forked from it.
+    /// Returns true in the process that is the member, false in a process that was forked from it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.origin.is_current()
     }
 
-    /// Returns the bytes of a memory: a view, which keeps them mapped, their address and their number.
+    /// Returns a view that keeps the bytes of a memory mapped, and their address and number. Raises an error once this
+    /// process has left.
     pub fn data(&self) -> Result<(MappingView, *mut u8, usize), ObjectError> {
-        let (from, len) = (self.shape.data(), self.shape.amount as usize);
+        let (from, len) = (self.shape.data_at(), self.shape.amount as usize);
         Ok((self.view()?, self.mapping.address(from, len), len))
     }
 
-    /// Returns a view, which keeps the memory mapped.
+    /// Returns a view that keeps the memory mapped. Raises an error once this process has left.
     pub fn view(&self) -> Result<MappingView, ObjectError> {
         self.mapping.view().ok_or(ObjectError::Left)
     }
 
     // --- usability ---
 
-    /// Raises an error if the object cannot be used, or not by this process.
+    /// Raises an error if the object, or this process's membership, cannot be used.
     #[inline]
     pub fn check(&self) -> Result<(), ObjectError> {
         // Relaxed, both: marks alone.
@@ -207,8 +213,8 @@ impl Membership {
         }
     }
 
-    /// Returns the result of a read or a change, or an error if the memory was cut off: a truncated file reads as
-    /// zeros.
+    /// Returns the result of a read or a change. Raises an error if the file of the memory was truncated, so that it
+    /// reads as zeros.
     #[inline]
     pub(super) fn unless_cut_off<T>(&self, result: T) -> Result<T, ObjectError> {
         if self.mapping.is_truncated() {
@@ -217,8 +223,8 @@ impl Membership {
         Ok(result)
     }
 
-    /// Makes the object unusable for all members because of this corruption, and returns the error for this process.
-    /// Once this process has left, the zeros that it finds are no corruption.
+    /// Makes the object unusable for all members because of this corruption, and returns the error for the caller. Does
+    /// nothing but return an error once this process has left, because zeros are no corruption then.
     #[cold]
     pub fn poison(&self, corruption: Corruption) -> ObjectError {
         if self.has_left() || self.mapping.is_truncated() {
@@ -246,8 +252,8 @@ impl Membership {
         woken
     }
 
-    /// Wakes the next sleeper of a wait set, unless `is_handed_over` returns true, which is called if there is a
-    /// sleeper.
+    /// Wakes the next sleeper of a wait set, unless `is_handed_over` returns true. Calls `is_handed_over` only if there
+    /// is a sleeper.
     #[inline]
     pub(super) fn wake_next_unless(&self, set: usize, is_handed_over: impl FnOnce() -> bool) {
         let mut handed_over = false;
@@ -274,7 +280,7 @@ impl Membership {
         self.sets[set].wake_all();
     }
 
-    /// Wakes all sleepers, here and in other processes: they look again.
+    /// Wakes all sleepers of all wait sets, in all processes.
     pub fn wake_all_sets(&self) {
         for set in &self.sets {
             set.wake_all();
@@ -291,7 +297,7 @@ impl Membership {
         &self.sets
     }
 
-    /// Requests that the watcher rechecks after a while.
+    /// Asks the watcher to recheck after a while.
     #[cold]
     fn request_recheck(&self) {
         // Relaxed: the watcher learns of it by a system call.
@@ -312,7 +318,7 @@ impl Membership {
         self.is_recheck_requested.store(false, Relaxed);
     }
 
-    /// Wakes the watcher to check the requested chores. Without a watcher, which cannot be started, nothing happens.
+    /// Wakes the watcher to check the requested chores. Does nothing if the watcher cannot be started.
     #[cold]
     pub(super) fn request_chore(&self) {
         if let Some(object) = self.weak_self.upgrade() {
@@ -320,7 +326,7 @@ impl Membership {
         }
     }
 
-    /// Rings for the watchers of the other members: this process has joined, or has published something.
+    /// Rings the doorbells of the other members' watchers, because this process has joined or has begun to publish.
     pub(super) fn notify_watchers(&self) {
         let watch = lock(&self.watch);
         let mut ringer = None;
@@ -346,7 +352,7 @@ impl Membership {
             .map_err(|error| self.slot_error(set, error))
     }
 
-    /// Keeps a thread's slot for the next one.
+    /// Keeps the slot of a thread for the next thread that sleeps, unless the object cannot be used.
     pub(super) fn keep_slot(&self, set: usize, slot: ThreadSlot) {
         if self.check().is_ok() {
             lock(&self.spare_slots[set]).push(slot);
@@ -363,7 +369,7 @@ impl Membership {
             .map_err(ObjectError::os("its doorbell cannot be made"))
     }
 
-    /// Converts the error of a slot of a wait set.
+    /// Converts the error of a slot of a wait set. An overwritten slot poisons the object.
     pub fn slot_error(&self, set: usize, error: WaitSetError) -> ObjectError {
         match error {
             WaitSetError::Full { .. } => ObjectError::Crowded,
@@ -375,7 +381,7 @@ impl Membership {
         }
     }
 
-    /// Lets the watcher watch the other members. Idempotent.
+    /// Makes the watcher watch the other members. Idempotent.
     #[inline]
     pub(super) fn watch(&self) -> Result<(), ObjectError> {
         if self.is_watching() {
@@ -384,7 +390,7 @@ impl Membership {
         self.start_watching()
     }
 
-    /// Lets the watcher watch the other members.
+    /// Makes the watcher watch the other members, whether or not it does so already.
     #[cold]
     fn start_watching(&self) -> Result<(), ObjectError> {
         self.check()?;
@@ -423,14 +429,14 @@ impl Membership {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Frees the slots that threads have left.
+    /// Frees the spare slots of threads.
     pub(super) fn drop_spare_slots(&self) {
         for spare in &self.spare_slots {
             lock(spare).clear();
         }
     }
 
-    /// Closes the file of the memory, and ends its lock.
+    /// Closes the file of the memory, and releases the lock that protects the file from clean-ups.
     pub(super) fn close_file(&self) {
         let file = lock(&self.file).take();
         if let Some(file) = file {
@@ -448,8 +454,8 @@ impl Membership {
         self.lock_file.unlock_entry()
     }
 
-    /// Releases the memory once this process has left, though handles may still refer to this. From then on the
-    /// memory reads as zeros, or keeps its contents as long as a view exists.
+    /// Releases the memory after this process has left, though handles may still refer to this membership. From then on
+    /// the memory reads as zeros, or keeps its contents for as long as a view exists.
     pub(super) fn release_memory(&self) {
         if self.origin.is_current() {
             self.mapping.retire();

@@ -1,6 +1,6 @@
-//! Shared objects: semaphores, locks, events, signals, memories, queues, topics and stores, whose members are equals. The first
-//! process that opens an object creates it, others join, the last one removes it, and the death of a member takes
-//! nothing along that the others need.
+//! Shared objects: semaphores, locks, events, signals, memories, queues, topics and stores, whose members are equals.
+//! The first process that opens an object creates it, others join, the last one removes it, and the death of a member
+//! takes nothing along that the others need.
 //!
 //! From the bottom to the top:
 //!

@@ -12,18 +12,18 @@ use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-/// An object of which this process is a member. A kind implements the methods with a body only if it needs them.
+/// An object of which this process is a member. A kind overrides the default methods that it needs.
 pub trait Object: Any + Send + Sync {
     /// Returns the membership.
     fn membership(&self) -> &Membership;
 
     // --- joining and leaving ---
 
-    /// Prepares the own slot, whose remains are recovered, before this process registers in it.
+    /// Prepares the slot of this process, which is recovered, before this process registers in it.
     fn prepare_slot(&self) {}
 
-    /// Completes joining: this process is registered, and has the entry lock. `is_writable`: the caller wants to write
-    /// to a single-writer store.
+    /// Joins the contents, once this process is registered. The caller has the entry lock. `is_writable` is true if the
+    /// caller wants to write to a single-writer store.
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
         let _ = is_writable;
         Ok(())
@@ -88,12 +88,13 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Returns the time after which sleepers must look again without being woken.
+    /// Returns the time after which sleepers must check again, though no member wakes them.
     fn next_change(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns the word of the right to spin for this wait set, if only one thread of all members may.
+    /// Returns the word that grants one thread of all members the right to spin for this wait set; None if all may
+    /// spin.
     fn sole_spinner(&self, set: usize) -> Option<&AtomicU64> {
         let _ = set;
         None
@@ -148,7 +149,7 @@ pub struct Leftover {
 
 /// The kinds of object, for the registry.
 pub trait Kinds: Sync {
-    /// Completes the membership of an object.
+    /// Builds the membership of an object of any kind from its parts.
     fn build(&self, parts: Parts) -> Result<Arc<dyn Object>, ObjectError>;
 
     /// Inspects memory whose members were all killed.

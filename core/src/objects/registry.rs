@@ -24,9 +24,9 @@ use std::time::Duration;
 
 /// The time for which another process may hold the entry lock of an object.
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a process that leaves: the next member, or a clean-up, removes what this process cannot.
+/// The time for which a leaving process waits for the entry lock. The next member, or a clean-up, removes the rest.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The number of attempts to open an object whose lock file or memory others remove.
+/// The number of attempts to open an object whose lock file or memory other processes remove.
 const OPEN_ATTEMPTS: usize = 100;
 
 /// An object that this process has open.
@@ -125,7 +125,8 @@ impl Registry {
             .map_err(ObjectError::os("this process has no identity of its own"))
     }
 
-    /// Returns true if this process exits, in another thread than this one: its waits must not raise errors.
+    /// Returns true if another thread of this process is leaving all objects, because the process exits: waits of this
+    /// thread must not raise errors.
     pub fn is_exiting_elsewhere(&self) -> bool {
         let exiting = self.exit_thread.get();
         exiting.is_some_and(|&exiting| exiting != thread::current().id())
@@ -179,7 +180,7 @@ impl Registry {
         Ok(Some(handle))
     }
 
-    /// Calls `report` with an object, without becoming its member. Returns None if it has no members.
+    /// Calls `report` with an object, of which this process need not be a member. Returns None if no process is one.
     pub fn inspect<R>(
         &'static self,
         address: &ObjectAddress,
@@ -211,7 +212,8 @@ impl Registry {
         before.map_or(Ok(None), |(_, error)| Err(error))
     }
 
-    /// Creates or joins an object that is not open here. Returns the object and the name of its memory.
+    /// Creates or joins an object that this process does not have open. Without a shape, returns None for an object
+    /// without members.
     fn enter(
         &'static self,
         address: &ObjectAddress,
@@ -254,7 +256,7 @@ impl Registry {
         Err(ObjectError::from_errno(what, libc::EBUSY))
     }
 
-    /// Joins the members of an object, whose entry lock this process has; `text`: the text of the lock file.
+    /// Joins the members of an object, whose entry lock this process has. `text` is the contents of the lock file.
     fn join_members(
         &self,
         address: &ObjectAddress,
@@ -311,9 +313,9 @@ impl Registry {
             })
     }
 
-    /// Returns memory whose members were all killed, if it is intact, of this shape, and of a kind that reuses it.
-    /// Otherwise removes it, and sets `lost_items` to the number of items of a queue in it. Raises an error for values
-    /// of users of another shape, which must not be lost silently.
+    /// Takes over memory whose members were all killed. Returns the memory if it is intact, of this shape, and of a
+    /// kind that reuses memory; otherwise removes the memory. Sets `lost_items` to the number of items of a queue in
+    /// the memory. Raises an error for memory of another shape with values of users, which must not be lost silently.
     fn take_over(
         &self,
         address: &ObjectAddress,
@@ -354,7 +356,7 @@ impl Registry {
     }
 }
 
-/// Lets others join. The first member notifies processes that wait for the object to appear.
+/// Releases the entry lock, so that others can join: see [`Membership::admit_others`].
 fn admit_others(
     address: &ObjectAddress,
     object: &dyn Object,
@@ -368,7 +370,7 @@ fn admit_others(
         .map_err(ObjectError::os(what))
 }
 
-/// Opens the lock file of an object that is not open here. Returns None if there is none.
+/// Opens the lock file of an object that this process does not have open. Returns None if the file is missing.
 fn open_lock_file(
     address: &ObjectAddress,
     create: bool,

@@ -8,7 +8,7 @@ use crate::shared_heap::HeapError;
 use std::io;
 
 impl Membership {
-    /// Converts the error of an operation that was not done. Corruption poisons the object.
+    /// Converts the error of an operation that has changed nothing. Corruption poisons the object.
     #[cold]
     pub(super) fn map_shared_error(&self, error: HeapError) -> ObjectError {
         if self.has_left() {
@@ -36,7 +36,7 @@ impl Membership {
         }
     }
 
-    /// Returns the process of a member; 0 for one of another container, and for one that is gone.
+    /// Returns the process id of a member; 0 if its process is in another container or has ended.
     pub fn process_of(&self, member: u64) -> libc::pid_t {
         match self.members().holder_of(MemberId(member)) {
             Some(Holder::Process(pid)) => pid,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 /// The wait set of a signal.
 pub const WAITERS: usize = 0;
 /// The maximum number of pending signals.
-const MOST_SIGNALS: u64 = 1 << 62;
+const MAX_SIGNALS: u64 = 1 << 62;
 
 /// The membership of this process in a signal.
 pub struct SignalMembership {
@@ -42,7 +42,7 @@ impl Object for SignalMembership {
 }
 
 impl SignalMembership {
-    /// Completes the membership.
+    /// Builds the membership from its parts.
     pub fn build(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let weak: Weak<dyn Watched> = weak.clone();
@@ -55,14 +55,14 @@ impl SignalMembership {
     pub fn signal(&self, count: u64) -> Result<(), ObjectError> {
         self.check()?;
         // Release: what is before the signal is seen by the thread that takes it. Relaxed: nothing follows.
-        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MOST_SIGNALS);
+        let add = |now: u64| now.checked_add(count).filter(|&sum| sum <= MAX_SIGNALS);
         let signals = self.signals();
         if let Err(found) = signals.fetch_update(Ordering::Release, Ordering::Relaxed, add) {
-            if found > MOST_SIGNALS {
-                return Err(self.corrupt_signals(found));
+            if found > MAX_SIGNALS {
+                return Err(self.poison_signals(found));
             }
             return Err(ObjectError::TooLarge(format!(
-                "cannot add {count} signals to {found} pending ones: the maximum is {MOST_SIGNALS}; take some with wait() \
+                "cannot add {count} signals to {found} pending ones: the maximum is {MAX_SIGNALS}; take some with wait() \
                  or drain()"
             )));
         }
@@ -76,11 +76,11 @@ impl SignalMembership {
         self.unless_cut_off(())
     }
 
-    /// Takes a pending signal. Returns false if there is none.
+    /// Takes a pending signal. Returns false if no signal is pending.
     #[inline]
     pub fn try_take_signal(&self) -> Result<bool, ObjectError> {
         self.check()?;
-        let less = |now: u64| now.checked_sub(1).filter(|_| now <= MOST_SIGNALS);
+        let less = |now: u64| now.checked_sub(1).filter(|_| now <= MAX_SIGNALS);
         // Acquire: pairs with the Release of `signal`. Relaxed: there is none.
         let taken = match self
             .signals()
@@ -91,7 +91,7 @@ impl SignalMembership {
                 true
             }
             Err(0) => false,
-            Err(found) => return Err(self.corrupt_signals(found)),
+            Err(found) => return Err(self.poison_signals(found)),
         };
         self.unless_cut_off(taken)
     }
@@ -101,19 +101,19 @@ impl SignalMembership {
         self.check()?;
         // Acquire: as in `try_take_signal`.
         match self.signals().swap(0, Ordering::Acquire) {
-            found @ 0..=MOST_SIGNALS => self.unless_cut_off(found),
-            found => Err(self.corrupt_signals(found)),
+            found @ 0..=MAX_SIGNALS => self.unless_cut_off(found),
+            found => Err(self.poison_signals(found)),
         }
     }
 
-    /// Returns the counter.
+    /// Returns the counter of pending signals.
     fn signals(&self) -> &AtomicU64 {
         self.mapping().u64_at(AT_SIGNALS)
     }
 
-    /// Poisons the object because of this impossible counter.
+    /// Poisons the object because of an impossible counter, and returns the error.
     #[cold]
-    fn corrupt_signals(&self, found: u64) -> ObjectError {
+    fn poison_signals(&self, found: u64) -> ObjectError {
         self.poison(Corruption {
             field: Field::Signals,
             at: AT_SIGNALS as u64,

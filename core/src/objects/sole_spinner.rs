@@ -2,8 +2,8 @@
 //!
 //! Where many threads want a lock that is held for moments, its holder and one spinning thread keep two CPUs busy. More
 //! spinning threads would take the permit's cache line away from both, and each woken thread would run in the place of
-//! one that has work to do. So a word says until when a thread spins. Meanwhile others sleep at once, and a release
-//! wakes no sleeper:
+//! one that has work to do. So a word holds the time until which a thread spins. Meanwhile others sleep at once, and a
+//! release wakes no sleeper:
 //!
 //! ```text
 //!   spinner                                 releaser
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! One of the two fences is first, so one side sees the other: either the releaser sees that the spinner has stopped,
-//! or the spinner sees the permit. The spinner's second look is the one before a sleep, or that of
-//! [`pass_on`](super::waiting) where a wait is given up.
+//! or the spinner sees the permit. The spinner's second check is the one before a sleep, or the one in
+//! [`pass_on`](super::waiting) if the wait ends otherwise.
 //!
-//! The word is a time by the clock of all processes, and is believed for [`LONGEST_SPIN`] at most. So a thread that
-//! dies or is stopped while it spins, or a corrupt word, keeps others from sleeping or waking no longer than that. If a
-//! thread slept meanwhile, the watcher rechecks, as for a woken process that does not react.
+//! The word is a time by the clock of all processes, and counts for at most [`LONGEST_SPIN`]. So a thread that dies or
+//! is stopped while it spins, or a corrupt word, keeps others from sleeping or waking no longer than that. If a thread
+//! slept meanwhile, the watcher rechecks, as for a woken process that does not react.
 
 use crate::clock;
 use crate::sync::{AtomicU64, Ordering};
@@ -36,18 +36,19 @@ pub fn has_spinner(word: &AtomicU64) -> bool {
     until != 0 && is_in_future(until, clock::now())
 }
 
+/// Returns true if `until` is within [`LONGEST_SPIN`] after `now`.
 fn is_in_future(until: u64, now: u64) -> bool {
     until.wrapping_sub(now).wrapping_sub(1) < LONGEST_SPIN
 }
 
-/// The right of this thread to spin, given up when dropped.
+/// The right of this thread to spin, which is released when dropped.
 pub struct SoleSpinner<'a> {
     word: &'a AtomicU64,
     until: u64,
 }
 
 impl<'a> SoleSpinner<'a> {
-    /// Takes the right to spin until `until`. Returns None if another thread has it.
+    /// Takes the right to spin until `until`. Returns None if another thread has the right.
     pub fn begin(word: &'a AtomicU64, now: u64, until: u64) -> Option<Self> {
         // Relaxed, all: a thread that sees the word late wakes a sleeper, or spins as well.
         let found = word.load(Ordering::Relaxed);

@@ -16,18 +16,18 @@ const LONG_WAIT: Duration = Duration::from_millis(20);
 
 /// The longest spin before a sleep, in nanoseconds.
 const SPIN: u64 = 10_000;
-/// The same where this process has just woken another one, whose answer takes as long as that one needs to wake. To
-/// sleep in that time would cost as much again.
+/// The longest spin, in nanoseconds, after this process has woken another one, which answers once it is awake. A sleep
+/// would take as long again.
 const SPIN_AFTER_WAKING: u64 = LONGEST_SPIN;
 /// After this many failed spins in a row, a thread spins only once in `RETRY_INTERVAL` waits.
-const MOST_FAILED_SPINS: usize = 4;
+const MAX_FAILED_SPINS: usize = 4;
 const RETRY_INTERVAL: usize = 16;
-/// Sleeps without a deadline end after this, and begin again.
+/// The longest sleep of a wait without a deadline; the thread sleeps again afterwards.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1 << 20);
 
-/// The first sleep of a thread that runs signal handlers: a signal that arrives while the thread spins, or between its
-/// last look for signals and the sleep, does not wake it. Each of the next naps is longer by this factor; after some
-/// naps the thread sleeps until it is woken, because a waiting thread does nothing.
+/// The first nap of a thread that runs signal handlers: a signal that arrives while the thread spins, or between its
+/// last check for signals and the sleep, does not wake the thread. Each of the next naps is longer by this factor;
+/// after the last nap the thread sleeps until another thread wakes it.
 const FIRST_NAP: Duration = Duration::from_micros(200);
 const NAP_FACTOR: u32 = 10;
 const NAPS: u32 = 3;
@@ -35,10 +35,10 @@ const NAPS: u32 = 3;
 /// The shortest sleep until an object's [`next_change`](Object::next_change).
 const TICK: Duration = Duration::from_millis(1);
 
-/// The end of a wait.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// The thread has what it waited for.
+    /// The thread has taken the target of the wait.
     Succeeded,
     /// The deadline has passed.
     TimedOut,
@@ -46,7 +46,7 @@ pub enum WaitOutcome {
     Stopped,
 }
 
-/// Error raised when a wait is given up.
+/// Error raised when a wait fails.
 #[derive(Debug)]
 pub enum WaitError<E> {
     /// The object cannot be used.
@@ -61,17 +61,17 @@ impl<E> From<ObjectError> for WaitError<E> {
     }
 }
 
-/// Returns true in the thread in which Python runs signal handlers: the first one of its process.
+/// Returns true in the main thread of the process, in which Python runs signal handlers.
 fn runs_signal_handlers() -> bool {
     // SAFETY: no memory is involved.
     unsafe { libc::gettid() == libc::getpid() }
 }
 
-/// Blocks this thread until `take` returns true because it has taken the target of the wait, or until `deadline`, or
-/// until `stop` is set. The thread that sets `stop` wakes all sleepers afterwards.
+/// Blocks this thread until `take` returns true because it has taken the target of the wait, until `deadline`, or until
+/// `stop` is set. The thread that sets `stop` wakes all sleepers afterwards. Returns how the wait has ended.
 ///
-/// The thread sleeps in this wait set. The argument of `take` is true if the wait is long. `check_interrupt` is called
-/// after each wake-up; its error ends the wait.
+/// The thread spins, then sleeps in the wait set. The argument of `take` is true if the wait has been long.
+/// `check_interrupt` runs after each wake-up; its error ends the wait.
 pub fn wait<E>(
     object: &dyn Object,
     set: usize,
@@ -88,7 +88,7 @@ pub fn wait<E>(
         Ok(WaitOutcome::Succeeded) => {}
         _ if object.sole_spinner(set).is_some() => pass_on(object, set),
         Ok(WaitOutcome::TimedOut) => {}
-        // A woken thread may end without a look at the reason of its wake-up.
+        // A woken thread may end without a check of the reason for its wake-up.
         _ => drop(object.membership().wake_next(set)),
     }
     ended
@@ -122,7 +122,7 @@ fn sleep<E>(
             deadline.saturating_duration_since(Instant::now())
         });
         if limit.is_zero() {
-            // The process may have been stopped past the deadline, and not have looked since.
+            // The process may have been stopped past the deadline, without a check since.
             let found = take(begun.elapsed() >= LONG_WAIT);
             break match found {
                 Ok(true) => Ok(WaitOutcome::Succeeded),
@@ -158,7 +158,7 @@ fn sleep<E>(
     ended
 }
 
-/// Passes a permit on that may have been left to this thread, which no longer waits.
+/// Wakes the next sleeper if a permit is available, which may have been left to this thread.
 fn pass_on(object: &dyn Object, set: usize) {
     // SeqCst: the end of our spin is before our last look. See `sole_spinner.rs`.
     fence(Ordering::SeqCst);
@@ -167,29 +167,29 @@ fn pass_on(object: &dyn Object, set: usize) {
     }
 }
 
-/// Spins for a moment, for an event loop that is about to sleep, and returns true if `is_there` has found something.
+/// Spins for a moment, for an event loop that is about to sleep. Returns true if `is_ready` has returned true.
 ///
-/// Other tasks of the loop wait meanwhile; so after some failed spins most waits do without.
+/// Other tasks of the loop wait meanwhile, so most waits skip the spin after some spins without success.
 pub fn spin_before_loop_sleep(
     object: &dyn Object,
     stop: &AtomicBool,
-    is_there: impl Fn() -> bool,
+    is_ready: impl Fn() -> bool,
 ) -> Result<bool, ObjectError> {
     let failures = &object.membership().failed_loop_spins;
     // Relaxed, both: hints.
     let failed = failures.load(Relaxed);
     let is_found =
-        is_worth_spinning(failed) && spin(object, None, None, stop, &mut |_| Ok(is_there()))?;
+        is_worth_spinning(failed) && spin(object, None, None, stop, &mut |_| Ok(is_ready()))?;
     failures.store(if is_found { 0 } else { failed.wrapping_add(1) }, Relaxed);
     Ok(is_found)
 }
 
 /// Returns true if a thread should spin after this many failed spins in a row.
 fn is_worth_spinning(failed: usize) -> bool {
-    failed < MOST_FAILED_SPINS || failed % RETRY_INTERVAL == 0
+    failed < MAX_FAILED_SPINS || failed % RETRY_INTERVAL == 0
 }
 
-/// Spins before a sleep in a wait set, and returns true if `take` has returned true.
+/// Spins before a sleep in a wait set, unless a sleep is better now. Returns true if `take` has returned true.
 fn spin(
     object: &dyn Object,
     set: Option<usize>,

@@ -115,7 +115,7 @@ impl LockFile {
         }
     }
 
-    /// Takes the entry lock. Returns its holder as the inner error if another process holds it for longer than
+    /// Takes the entry lock. Returns the holder as the inner error if another process holds the lock for longer than
     /// `timeout`.
     pub fn lock_entry(&self, timeout: Duration) -> io::Result<Result<(), Holder>> {
         let end = Instant::now() + timeout;
@@ -167,7 +167,7 @@ impl LockFile {
         Ok(self.first_lock(FIRST_MEMBER, i64::from(SLOTS))?.is_some())
     }
 
-    /// Returns the text, cut off behind the longest name that a memory can have.
+    /// Returns the contents of the file, up to one byte more than the longest name of a memory.
     pub fn read_text(&self) -> io::Result<Vec<u8>> {
         let mut text = [0; LONGEST_NAME + 1];
         let len = self.with(|file| file.read_at(&mut text, 0))?;
@@ -182,7 +182,7 @@ impl LockFile {
         })
     }
 
-    /// Removes the file. The caller holds the entry lock.
+    /// Removes the file from its directory. The caller holds the entry lock.
     pub fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
@@ -197,6 +197,7 @@ impl LockFile {
         }
     }
 
+    /// Takes the lock of a byte. Returns false if another process holds it.
     fn try_lock(&self, at: i64) -> io::Result<bool> {
         match self.set_lock(libc::F_WRLCK, at) {
             Ok(()) => Ok(true),
@@ -221,7 +222,7 @@ impl LockFile {
         })
     }
 
-    /// Returns a byte of a range that another process has locked, and that process.
+    /// Returns the first byte of a range that another process has locked, and the process; None if no byte is locked.
     fn first_lock(&self, start: i64, len: i64) -> io::Result<Option<(i64, Holder)>> {
         let mut asked = record_lock(libc::F_WRLCK, start, len);
         self.with(|file| {
@@ -238,7 +239,7 @@ impl LockFile {
         Ok(Some((asked.l_start, holder)))
     }
 
-    /// Calls `operate` with the file. EBADF once the file is closed.
+    /// Calls `operate` with the file. Raises EBADF once the file is closed.
     fn with<R>(&self, operate: impl FnOnce(&File) -> io::Result<R>) -> io::Result<R> {
         let file = lock(&self.file);
         let file = file.as_ref();
@@ -267,6 +268,7 @@ impl Drop for LockFile {
     }
 }
 
+/// Returns a lock of this kind of `len` bytes, for fcntl.
 fn record_lock(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
     // SAFETY: zeros are a lock of nothing; other fields that a machine has stay zero.
     let mut record: libc::flock = unsafe { std::mem::zeroed() };

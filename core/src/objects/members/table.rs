@@ -88,9 +88,9 @@ pub struct Members<W, L> {
 }
 
 impl<W: Words, L: MemberLocks> Members<W, L> {
-    /// Takes a slot of the table that begins at byte `start`, preferably one without remains of a dead member.
+    /// Takes a slot of the table that begins at byte `start`, preferably a slot that no dead member has left.
     ///
-    /// Returns the members, and true if the slot has remains, which the caller must recover before
+    /// Returns the members, and true if a dead member has left the slot, which the caller must recover before
     /// [`register`](Self::register). Returns None if each slot belongs to a living member.
     pub fn attach(words: W, start: usize, locks: L) -> io::Result<Option<(Self, bool)>> {
         let mut members = Members::inspect(words, start, locks);
@@ -123,7 +123,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         }
     }
 
-    /// Marks the own slot as used. The remains in it must have been recovered.
+    /// Marks the slot of this member as used. The caller has recovered what a dead member left in the slot.
     pub fn register(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.map_or(0, |since| since.as_nanos() as u64);
@@ -161,7 +161,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         slot < SLOTS && self.state(slot) & USED != 0
     }
 
-    /// Returns the slots that are in use, the own one among them.
+    /// Returns the slots that are in use, including the slot of this member.
     pub fn used_slots(&self) -> impl Iterator<Item = u32> {
         (0..SLOTS).filter(|&slot| self.is_used(slot))
     }
@@ -207,8 +207,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         member.ok()?.holder
     }
 
-    /// Returns the corruption of the own entry if another process has overwritten it: others would not learn of our
-    /// death.
+    /// Returns the corruption of this member's entry, if another process has overwritten the entry: other members would
+    /// not learn of the death of this one.
     pub fn find_corruption(&self) -> Option<Corruption> {
         if self.slot == SLOTS {
             return None;
@@ -235,7 +235,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
     }
 
     /// Takes the lock of a dead member, so that this process alone recovers the slot. Returns false if another process
-    /// has the lock, or the slot has no remains.
+    /// has the lock, or if the slot is recovered already.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
         if slot == self.slot || !self.locks.try_lock_slot(slot)? {
             return Ok(false);
@@ -258,18 +258,20 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.locks.unlock_slot(slot)
     }
 
-    /// Frees the own slot.
+    /// Frees the slot of this member.
     pub fn leave(&self) -> io::Result<()> {
         self.clear(self.slot);
         self.locks.unlock_slot(self.slot)
     }
 
+    /// Marks a slot as free, and keeps its generation.
     fn clear(&self, slot: u32) {
         let free = self.state(slot) & GENERATION;
         // Release: a process that finds the slot free finds it without remains.
         self.entry(slot).store(free, Ordering::Release);
     }
 
+    /// Reads the entry of a slot.
     fn state(&self, slot: u32) -> u64 {
         // Acquire: pairs with the Release of `register` and of `clear`.
         self.entry(slot).load(Ordering::Acquire)
@@ -283,6 +285,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.word(slot, 8)
     }
 
+    /// Returns the word at byte `at` of a slot's entry.
     fn word(&self, slot: u32, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.offset(slot) + at);
         word.expect("the layout has this many members")

@@ -68,7 +68,7 @@ pub trait Watched: Send + Sync {
     fn is_recovery_pending(&self) -> bool;
     /// Recovers the slots of dead members.
     fn recover_dead(&self);
-    /// Reacts to a member that has joined, died or rung.
+    /// Reacts to a member that has joined, has died or has rung the doorbell.
     fn update_members(&self);
     /// Returns true if a chore is requested.
     fn is_requested(&self, chore: Chore) -> bool;
@@ -87,7 +87,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches no member so far. The paths of doorbells begin with `stem`.
+    /// Returns the state of an object that is not watched so far. The paths of its doorbells begin with `stem`.
     pub(in crate::objects) fn new(stem: PathBuf) -> Self {
         Watch {
             stem,
@@ -102,7 +102,7 @@ impl Watch {
         numbered(&self.stem, slot as usize)
     }
 
-    /// Stops watching.
+    /// Stops watching: drops the doorbell and the descriptors.
     pub(in crate::objects) fn end(&mut self) {
         *self = Watch::new(std::mem::take(&mut self.stem));
     }
@@ -124,7 +124,7 @@ struct Watcher {
 /// The watcher of this process, once it runs.
 static WATCHER: PerProcess<Mutex<Option<Watcher>>> = PerProcess::empty();
 
-/// Starts to watch the other members of an object. Idempotent.
+/// Starts to watch the other members of an object, unless this process has left it. Idempotent.
 pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     if lock(object.watch_state()).doorbell.is_some() {
         return Ok(());
@@ -152,7 +152,7 @@ pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     Ok(())
 }
 
-/// Wakes the watcher to check the requested chores of an object. Starts to watch the object.
+/// Wakes the watcher to check the requested chores of an object, and starts to watch the object.
 pub(in crate::objects) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
     watch(object)?;
     let (wake, one) = (start()?.wake, 1u64);
@@ -185,7 +185,7 @@ fn start() -> io::Result<Watcher> {
     Ok(watcher.insert(fresh).clone())
 }
 
-/// Runs the thread.
+/// Runs the watcher's thread: does the requested chores, and updates the members of objects that have changed.
 fn run(watcher: &Watcher) {
     // When to do a chore, by the keys of the objects.
     let mut due: HashMap<(u64, Chore), Instant> = HashMap::new();
@@ -240,7 +240,7 @@ impl Watcher {
         live.collect()
     }
 
-    /// Sleeps for `limit` at most, and returns the keys of the objects for which something has happened.
+    /// Sleeps for at most `limit`, and returns the keys of the objects whose descriptors are readable.
     fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
         let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
@@ -291,8 +291,8 @@ fn watch_processes(members: &ObjectMembers, watch: &mut Watch, poll: &OwnedFd, k
     watch.processes = processes;
 }
 
-/// Returns a descriptor of the process that holds a member's lock, or None if there is none, or it cannot be seen from
-/// here.
+/// Returns a descriptor of the process that holds a member's lock. Returns None if no process holds the lock, or if the
+/// process is in another container.
 fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<OwnedFd> {
     let Some(Holder::Process(pid)) = members.member_at(slot).ok()?.holder else {
         return None;

@@ -43,4 +43,4 @@ pub const AT_SPINNER: usize = AT_SETS[1] + size_for(SLEEPERS);
 pub const AT_FAIRNESS: usize = AT_SPINNER + 8;
 pub const AT_PERMITS: usize = AT_SPINNER + 64;
 /// Bytes of an object without permits and data.
-pub const LEAST_BYTES: u64 = AT_PERMITS as u64;
+pub const MIN_BYTES: u64 = AT_PERMITS as u64;

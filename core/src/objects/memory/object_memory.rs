@@ -1,6 +1,6 @@
 //! The memory of an object: a named file in /dev/shm, whose name stands in the object's lock file.
 
-use super::layout::{AT_POISON, LEAST_BYTES};
+use super::layout::{AT_POISON, MIN_BYTES};
 use super::shape::Shape;
 use crate::crash;
 use crate::memory::mapping::SharedMapping;
@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The number of attempts to create memory that a clean-up takes before it is locked.
+/// The number of attempts to create memory, if a clean-up removes each before it is locked.
 const CREATE_ATTEMPTS: usize = 100;
 
 /// The address of an object.
@@ -31,7 +31,7 @@ pub struct ObjectAddress {
 }
 
 impl ObjectAddress {
-    /// Returns the beginning of the paths of the object's doorbells.
+    /// Returns the prefix of the paths of the object's doorbells.
     pub(in crate::objects) fn doorbell_stem(&self) -> PathBuf {
         self.lock_file.with_extension("")
     }
@@ -58,8 +58,7 @@ impl ObjectMemory {
             }
         }
         let what = format!(
-            "each of {CREATE_ATTEMPTS} memories for it was locked or removed by another process as it was made; stop what \
-             cleans /dev/shm all the time"
+            "its memory was removed {CREATE_ATTEMPTS} times as it was created; stop the process that keeps cleaning /dev/shm"
         );
         Err(ObjectError::from_errno(what, libc::EBUSY))
     }
@@ -130,9 +129,9 @@ impl ObjectMemory {
             )));
         }
         let size = status.len();
-        if size < LEAST_BYTES {
+        if size < MIN_BYTES {
             return Err(ObjectError::Foreign(format!(
-                "has {size} bytes, and each has at least {LEAST_BYTES}"
+                "has {size} bytes, and each has at least {MIN_BYTES}"
             )));
         }
         let kind = region::kind(&file).map_err(failed())?;
@@ -151,8 +150,8 @@ impl ObjectMemory {
             .ok_or_else(|| ObjectError::from_errno("its memory was removed", libc::EAGAIN))
     }
 
-    /// Takes the shared lock by which a clean-up sees that the memory is needed. Returns None if a clean-up has locked
-    /// or removed the file.
+    /// Takes the shared lock that protects the memory from clean-ups. Returns None if a clean-up has locked or removed
+    /// the file.
     fn lock(
         name: String,
         file: File,
@@ -170,7 +169,7 @@ impl ObjectMemory {
     }
 }
 
-/// Returns the name of the memory that stands in the text of a lock file, if an object of this address can have it.
+/// Returns the name of the memory that the text of a lock file holds; None if an object of this address cannot have it.
 pub(in crate::objects) fn memory_name<'a>(
     address: &ObjectAddress,
     text: &'a [u8],
@@ -184,7 +183,7 @@ pub(in crate::objects) fn memory_name<'a>(
     is_valid.then_some(text)
 }
 
-/// Reads a word of a file.
+/// Reads the word at byte `at` of a file.
 fn read_word(file: &File, at: usize) -> io::Result<u64> {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, at as u64)?;
@@ -206,7 +205,7 @@ pub(in crate::objects) fn poison_words(mapping: &SharedMapping) -> Poison<'_> {
 
 /// Returns the corruption that was found in a region, if any.
 pub(in crate::objects) fn find_poison(mapping: &SharedMapping) -> Option<Corruption> {
-    // Relaxed: the words are read again by `look`.
+    // Relaxed: `Poison::read` reads the words again.
     let is_poisoned = mapping.u64_at(AT_POISON).load(Relaxed) != 0;
     is_poisoned.then(|| poison_words(mapping).read())
 }

@@ -24,15 +24,15 @@ use crate::wait::wait_set::mapped::size_for;
 use std::fmt;
 
 /// The maximum number of permits of a semaphore.
-pub const MOST_PERMITS: u64 = 1 << 16;
+pub const MAX_PERMITS: u64 = 1 << 16;
 /// The flag, in the bounds of a queue or a topic, of raw bytes.
 pub const RAW: u64 = 1 << 63;
 /// The bounds of a store with a single writer.
-pub const OWNED: u64 = 1;
+pub const SINGLE_WRITER: u64 = 1;
 /// The bytes that the items of a queue, or the values of a store, may have.
 pub const QUEUE_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 34;
 /// The maximum size of a memory: the longest range of the guard against SIGBUS, without the pages before it.
-pub const MOST_BYTES: u64 = (1 << 36) - (1 << 20);
+pub const MAX_BYTES: u64 = (1 << 36) - (1 << 20);
 
 /// The kind and the sizes of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +42,17 @@ pub struct Shape {
     /// Permits of a semaphore, bytes of a memory or for the items of a queue, 1 of a lock, 0 of an event or a signal.
     pub amount: u64,
     /// Of a queue: the items that may wait, 0 for any number; and how often one is delivered, plus [`RAW`] if they are
-    /// raw. Of a topic: 0; [`RAW`] if its records are raw. Of a store: [`OWNED`] if it has a single writer; 0.
+    /// raw. Of a topic: 0; [`RAW`] if its records are raw. Of a store: [`SINGLE_WRITER`] if it has a single writer; 0.
     pub bounds: [u64; 2],
 }
 
 impl Shape {
-    /// Returns the shape of a kind that has an amount alone, or None if the amount is out of its range.
+    /// Returns the shape of an object of a kind without bounds. Returns None if the amount is out of range.
     pub fn new(kind: Kind, amount: u64) -> Option<Self> {
         let fits = match kind {
             Kind::Connection | Kind::Queue | Kind::Topic => false,
-            Kind::Memory => (1..=MOST_BYTES).contains(&amount),
-            Kind::Semaphore => (1..=MOST_PERMITS).contains(&amount),
+            Kind::Memory => (1..=MAX_BYTES).contains(&amount),
+            Kind::Semaphore => (1..=MAX_PERMITS).contains(&amount),
             Kind::Lock => amount == 1,
             Kind::Event | Kind::Signal => amount == 0,
             Kind::Store => QUEUE_BYTES.contains(&amount),
@@ -64,7 +64,7 @@ impl Shape {
         })
     }
 
-    /// Returns the shape of a queue, or None if a limit is out of its range.
+    /// Returns the shape of a queue. Returns None if a limit is out of range.
     pub fn of_queue(limits: Limits, raw: bool) -> Option<Self> {
         let fits = QUEUE_BYTES.contains(&limits.memory) && limits.deliveries < RAW;
         fits.then_some(Shape {
@@ -74,11 +74,12 @@ impl Shape {
         })
     }
 
-    /// Returns the shape of a store, or None if the amount is out of its range. `owned`: the store has a single writer.
-    pub fn of_store(amount: u64, owned: bool) -> Option<Self> {
+    /// Returns the shape of a store, with a single writer if `single_writer` is true. Returns None if the amount is out
+    /// of range.
+    pub fn of_store(amount: u64, single_writer: bool) -> Option<Self> {
         let shape = Shape::new(Kind::Store, amount)?;
         Some(Shape {
-            bounds: [if owned { OWNED } else { 0 }, 0],
+            bounds: [if single_writer { SINGLE_WRITER } else { 0 }, 0],
             ..shape
         })
     }
@@ -92,15 +93,15 @@ impl Shape {
         }
     }
 
-    /// Reads the shape of an object of this kind, whose words `word` reads by their offsets. Returns None for a size
-    /// that the kind cannot have.
+    /// Reads the shape of an object of this kind. `word` reads the word at an offset. Returns None for a size that the
+    /// kind cannot have.
     pub(in crate::objects) fn read<E>(
         kind: Kind,
         word: impl Fn(usize) -> Result<u64, E>,
     ) -> Result<Option<Self>, E> {
         Ok(match kind {
             Kind::Memory | Kind::Semaphore => Shape::new(kind, word(AT_AMOUNT)?),
-            Kind::Store => Shape::of_store(word(AT_AMOUNT)?, word(AT_BOUNDS)? == OWNED),
+            Kind::Store => Shape::of_store(word(AT_AMOUNT)?, word(AT_BOUNDS)? == SINGLE_WRITER),
             Kind::Queue => {
                 let deliveries = word(AT_BOUNDS + 8)?;
                 let limits = Limits {
@@ -141,52 +142,52 @@ impl Shape {
     }
 
     /// Returns true for a store with a single writer.
-    pub fn is_owned(self) -> bool {
-        self.kind == Kind::Store && self.bounds[0] == OWNED
+    pub fn has_single_writer(self) -> bool {
+        self.kind == Kind::Store && self.bounds[0] == SINGLE_WRITER
     }
 
     /// Returns true if the next members reuse memory that killed members have left.
     pub(in crate::objects) fn is_reusable(self) -> bool {
         // No process has the contents of a single-writer store any longer.
-        !matches!(self.kind, Kind::Queue | Kind::Topic) && !self.is_owned()
+        !matches!(self.kind, Kind::Queue | Kind::Topic) && !self.has_single_writer()
     }
 
-    /// Returns true if memory that killed members have left holds values of users, which must not be discarded
+    /// Returns true if memory that killed members have left holds values of users. Such values must not be discarded
     /// silently.
     pub(in crate::objects) fn keeps_values(self) -> bool {
-        matches!(self.kind, Kind::Store | Kind::Memory) && !self.is_owned()
+        matches!(self.kind, Kind::Store | Kind::Memory) && !self.has_single_writer()
     }
 
-    /// Returns where the table of readers of a single-writer store begins.
+    /// Returns the offset of the table of readers of a single-writer store.
     pub fn readers_at(self) -> usize {
-        (self.data() + size_for(SLEEPERS)).next_multiple_of(64)
+        (self.data_at() + size_for(SLEEPERS)).next_multiple_of(64)
     }
 
-    /// Returns where the wait sets begin.
-    pub fn sets(self) -> Vec<usize> {
+    /// Returns the offsets of the wait sets.
+    pub fn sets_at(self) -> Vec<usize> {
         let mut sets = AT_SETS.to_vec();
         if matches!(self.kind, Kind::Queue | Kind::Store) {
-            sets.push(self.data());
+            sets.push(self.data_at());
         }
         sets
     }
 
-    /// Returns where the queue or the store begins.
+    /// Returns the offset of the queue or the store.
     pub fn contents_at(self) -> usize {
-        let readers = match self.is_owned() {
+        let readers = match self.has_single_writer() {
             true => reader_table::SIZE as usize,
             false => 0,
         };
         (self.readers_at() + readers).next_multiple_of(PAGE)
     }
 
-    /// Returns how many bytes need memory from the beginning.
+    /// Returns the number of bytes that are allocated at creation.
     pub fn initial_bytes(self) -> usize {
         match self.kind {
             Kind::Queue => queue::sizes(self.contents_at() as u64, self.limits()).0 as usize,
-            Kind::Topic => self.data() + Capacity::OF_A_TOPIC.seats_at() as usize,
+            Kind::Topic => self.data_at() + Capacity::OF_A_TOPIC.seats_at() as usize,
             // The contents are in a file of the owner.
-            Kind::Store if self.is_owned() => self.contents_at(),
+            Kind::Store if self.has_single_writer() => self.contents_at(),
             Kind::Store => store::sizes(self.contents_at() as u64, self.amount).1 as usize,
             _ => self.layout().size,
         }
@@ -206,17 +207,17 @@ impl Shape {
         }
     }
 
-    /// Returns where the data begins.
-    pub fn data(self) -> usize {
+    /// Returns the offset of the data.
+    pub fn data_at(self) -> usize {
         (AT_PERMITS + 8 * self.permits()).next_multiple_of(PAGE)
     }
 
     /// Returns the layout of the region.
     pub fn layout(self) -> Layout {
         let size = match self.kind {
-            Kind::Memory => self.data() + self.amount as usize,
+            Kind::Memory => self.data_at() + self.amount as usize,
             Kind::Queue => queue::sizes(self.contents_at() as u64, self.limits()).1 as usize,
-            Kind::Topic => self.data() + Capacity::OF_A_TOPIC.size() as usize,
+            Kind::Topic => self.data_at() + Capacity::OF_A_TOPIC.size() as usize,
             Kind::Store => store::sizes(self.contents_at() as u64, self.amount).0 as usize,
             _ => AT_PERMITS + 8 * self.permits(),
         };
@@ -240,7 +241,7 @@ impl Shape {
         }
     }
 
-    /// Describes the items of a queue or the records of a topic.
+    /// Returns a description of the items of a queue or the records of a topic.
     fn contents(self) -> &'static str {
         match self.is_raw() {
             true => "raw bytes (raw=True)",
@@ -266,7 +267,7 @@ impl fmt::Display for Shape {
                 )
             }
             Kind::Topic => write!(out, "a topic of {}", self.contents()),
-            Kind::Store if self.is_owned() => {
+            Kind::Store if self.has_single_writer() => {
                 write!(out, "a store with max_memory={amount}, single_writer=True")
             }
             Kind::Store => write!(out, "a store with max_memory={amount}"),
@@ -276,7 +277,7 @@ impl fmt::Display for Shape {
 }
 
 impl Kind {
-    /// Returns the word for the kind.
+    /// Returns the name of the kind.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Connection => "connection",

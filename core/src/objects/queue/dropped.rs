@@ -4,10 +4,10 @@ use crate::fork_guard::PerProcess;
 use crate::sync::lock;
 use std::sync::Mutex;
 
-/// The names of the queues, and how many items they had.
+/// The names of the queues, and the numbers of their items.
 static DROPPED: PerProcess<Mutex<Vec<(String, u64)>>> = PerProcess::empty();
 
-/// Returns the queues that vanished with items in them since the last call, and how many items they had.
+/// Returns the names of the queues that vanished with items in them since the last call, and the numbers of items.
 pub fn take_dropped() -> Vec<(String, u64)> {
     let dropped = DROPPED
         .get()
@@ -15,7 +15,7 @@ pub fn take_dropped() -> Vec<(String, u64)> {
     dropped.unwrap_or_default()
 }
 
-/// Notes a queue that vanishes with this many items.
+/// Notes a queue that vanishes with this many items, unless that is 0.
 pub fn note_dropped(name: &str, items: u64) {
     if items > 0
         && let Ok(dropped) = DROPPED.get()

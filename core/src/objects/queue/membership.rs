@@ -50,7 +50,7 @@ impl Deref for QueueMembership {
 }
 
 impl QueueMembership {
-    /// Completes the membership.
+    /// Builds the membership from its parts.
     pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
         let shape = parts.shape;
         let start = shape.contents_at() as u64;
@@ -77,20 +77,21 @@ impl QueueMembership {
         Ok(&self.queue)
     }
 
-    /// Returns the queue for a member that takes or inspects items. From then on the watcher returns the items that
-    /// dead members have claimed.
+    /// Returns the queue for a member that receives or inspects items, or an error if it cannot be used. From then on
+    /// the watcher returns the items that dead members have claimed.
     #[inline]
     pub(super) fn watched_queue(&self) -> Result<&ObjectQueue, ObjectError> {
         self.watch()?;
         self.queue()
     }
 
-    /// Returns the queue, also if it cannot be used.
+    /// Returns the queue, without a check that it can be used.
     pub(super) fn unchecked_queue(&self) -> &ObjectQueue {
         &self.queue
     }
 
-    /// Does an operation that waits for the owner lock. `operate` takes the timeout in nanoseconds.
+    /// Calls `operate` with the timeout for the owner lock, in nanoseconds: a short one if another operation has timed
+    /// out a moment ago. Returns the result of `operate`.
     #[cold]
     pub fn with_lock_timeout<T>(
         &self,
@@ -108,7 +109,7 @@ impl QueueMembership {
         done
     }
 
-    /// Wakes the sleepers that a change concerns.
+    /// Wakes the sleepers for which a change has made room or items, and requests that freed memory is reclaimed.
     pub(super) fn wake_for(&self, wakeups: Wakeups) {
         if wakeups.over {
             self.wake_all(ITEMS);
@@ -128,7 +129,7 @@ impl QueueMembership {
         }
     }
 
-    /// Wakes the sleepers that a put concerns, and converts its error.
+    /// Wakes the sleepers that wait for a put item or for room, and converts the error of the put.
     #[inline]
     pub(super) fn finish_put(
         &self,
@@ -144,8 +145,7 @@ impl QueueMembership {
         Ok(put)
     }
 
-    /// Wakes the sleepers that the end of items concerns, and converts the error. Returns false if there was nothing to
-    /// end.
+    /// Wakes the sleepers that wait for the end of items, and converts the error. Returns false if no item has ended.
     pub(super) fn finish_end(
         &self,
         ended: Result<Option<Wakeups>, HeapError>,
@@ -157,7 +157,7 @@ impl QueueMembership {
         Ok(wakeups.is_some())
     }
 
-    /// Lets the watcher check after a while whether memory can be reclaimed.
+    /// Asks the watcher to check after a while whether memory can be reclaimed.
     #[cold]
     fn request_reclaim(&self) {
         // Relaxed: the watcher learns of it by a system call.
@@ -167,18 +167,18 @@ impl QueueMembership {
         }
     }
 
-    /// Returns true if the watcher must check whether memory can be reclaimed.
+    /// Returns true if the watcher has been asked to check whether memory can be reclaimed.
     pub(super) fn is_reclaim_requested(&self) -> bool {
         // Relaxed: a hint.
         self.has_spare_memory.load(Relaxed)
     }
 
-    /// Notes whether memory may be reclaimed later.
+    /// Sets whether the watcher must check for memory that can be reclaimed.
     pub(super) fn set_reclaim_requested(&self, is_requested: bool) {
         self.has_spare_memory.store(is_requested, Relaxed);
     }
 
-    /// Lets the watcher finish operations later that another process prevents now.
+    /// Asks the watcher to finish deferred operations later, if there are any.
     pub(super) fn request_deferred(&self) {
         if self.queue.has_deferred() {
             // Without a watcher it is finished when this process leaves.

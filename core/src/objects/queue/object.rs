@@ -1,4 +1,4 @@
-//! Queues as objects among others.
+//! A queue as an object: the implementation of `Object`.
 
 use super::dropped::note_dropped;
 use super::membership::{ITEMS, ObjectQueue, QueueMembership, ROOM};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 impl QueueMembership {
-    /// Returns the number of waiting items: a hint.
+    /// Returns the number of waiting items as a hint, without a check that the queue can be used.
     pub fn depth(&self) -> u64 {
         self.unchecked_queue().len()
     }
@@ -30,7 +30,7 @@ impl QueueMembership {
         ObjectQueue::count_items_in(word)
     }
 
-    /// Releases memory that is not needed.
+    /// Releases memory that has been free for a while, and requests another check if more may be released later.
     fn reclaim_memory(&self) {
         let mut state = lock(&self.trim_state);
         let queue = self.unchecked_queue();

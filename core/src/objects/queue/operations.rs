@@ -1,5 +1,5 @@
-//! The operations of a member of a queue. A `timeout` is how long an operation may wait for the owner lock, in
-//! nanoseconds.
+//! The operations of a member of a queue. A `timeout` is the time, in nanoseconds, for which an operation may wait for
+//! the owner lock; the operation raises `Changing` afterwards.
 
 use super::membership::{DONE, ITEMS, ObjectQueue, QueueMembership, ROOM};
 use crate::clock;
@@ -15,14 +15,14 @@ use std::time::Duration;
 impl QueueMembership {
     // --- putting ---
 
-    /// Puts small items, as [`Queue::put`](crate::queue::Queue::put).
+    /// Puts encoded small items: see [`Queue::put`](crate::queue::Queue::put).
     #[inline]
     pub fn put(&self, items: &[u8], count: u64, timeout: u64) -> Result<PutOutcome, ObjectError> {
         let put = self.queue()?.put(items, count, deadline_after(timeout));
         self.finish_put(put)
     }
 
-    /// Puts items that `fill` writes, as [`Queue::put_large`](crate::queue::Queue::put_large).
+    /// Puts items that `fill` writes: see [`Queue::put_large`](crate::queue::Queue::put_large).
     pub fn put_large(
         &self,
         len: u64,
@@ -43,7 +43,8 @@ impl QueueMembership {
         reserved.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Puts the item that a chunk was filled with.
+    /// Puts the item that fills the first `used` bytes of a chunk. Leaves the chunk in `chunk` unless the item is
+    /// stored.
     pub fn link_chunk(
         &self,
         chunk: &mut Option<Chunk>,
@@ -71,18 +72,18 @@ impl QueueMembership {
 
     // --- popping ---
 
-    /// Pops items, as [`Queue::pop`](crate::queue::Queue::pop).
+    /// Pops items: see [`Queue::pop`](crate::queue::Queue::pop).
     #[inline]
     pub fn pop(
         &self,
         source: Source,
-        most: usize,
+        max_items: usize,
         out: &mut Vec<u8>,
         timeout: u64,
     ) -> Result<PopOutcome, ObjectError> {
         let queue = self.watched_queue()?;
         self.expire_claims(queue, timeout)?;
-        let popped = queue.pop(source, most, out, deadline_after(timeout));
+        let popped = queue.pop(source, max_items, out, deadline_after(timeout));
         let (popped, wakeups) = popped.map_err(|error| self.map_shared_error(error))?;
         self.wake_for(wakeups);
         Ok(popped)
@@ -112,39 +113,41 @@ impl QueueMembership {
             || queue.expiry().is_some_and(|expiry| expiry <= clock::now())
     }
 
-    /// Copies waiting items, as [`Queue::peek`](crate::queue::Queue::peek).
-    pub fn peek(&self, most: usize, timeout: u64) -> Result<Vec<WaitingItem>, ObjectError> {
+    /// Copies waiting items, which stay in the queue: see [`Queue::peek`](crate::queue::Queue::peek).
+    pub fn peek(&self, max_items: usize, timeout: u64) -> Result<Vec<WaitingItem>, ObjectError> {
         let queue = self.watched_queue()?;
         self.expire_claims(queue, timeout)?;
-        let found = queue.peek(most, deadline_after(timeout));
+        let found = queue.peek(max_items, deadline_after(timeout));
         found.map_err(|error| self.map_shared_error(error))
     }
 
     // --- claims ---
 
-    /// Ends a claim whose item does not come back. Returns false if it had ended before.
+    /// Ends a claim whose item does not return to the queue. With `keeps_memory`, the memory of the item stays readable
+    /// until [`drop_claim`](Self::drop_claim). Returns false if the claim had ended.
     pub fn acknowledge(
         &self,
         claim: &Claim,
         end: ClaimEnd,
-        keeps: bool,
+        keeps_memory: bool,
         timeout: u64,
     ) -> Result<bool, ObjectError> {
         let queue = self.queue()?;
-        self.finish_end(queue.acknowledge(claim, end, keeps, deadline_after(timeout)))
+        self.finish_end(queue.acknowledge(claim, end, keeps_memory, deadline_after(timeout)))
     }
 
-    /// Ends a claim whose item comes back. Returns false if it had ended before.
+    /// Ends a claim, and returns the item to the queue. Returns false if the claim had ended.
     pub fn return_item(&self, claim: &Claim, timeout: u64) -> Result<bool, ObjectError> {
         let queue = self.queue()?;
         self.finish_end(queue.give_back(claim, deadline_after(timeout)))
     }
 
-    /// Drops a claim, to which and to whose memory this process no longer refers: the item comes back, unless the claim
-    /// has ended. If another process prevents that, the watcher does it later. The next operation raises other errors.
-    pub fn drop_claim(&self, claim: Claim, is_over: bool) {
+    /// Drops a claim, whose memory this process no longer uses. The item returns to the queue unless `is_acknowledged`
+    /// is true. If another process holds the owner lock, the watcher drops the claim later. Raises no error: the next
+    /// operation does.
+    pub fn drop_claim(&self, claim: Claim, is_acknowledged: bool) {
         if let Ok(queue) = self.queue() {
-            queue.defer_claim(claim, is_over);
+            queue.defer_claim(claim, is_acknowledged);
             let _ = self.with_lock_timeout(|timeout| self.finish_deferred_within(timeout));
             self.request_deferred();
         }
@@ -162,7 +165,7 @@ impl QueueMembership {
         Ok(())
     }
 
-    /// Returns the time after which the next claim expires, if one does.
+    /// Returns the time until the next claim expires; None if no claim has a lease.
     pub fn next_expiry(&self) -> Option<Duration> {
         let expiry = self.unchecked_queue().expiry()?;
         Some(Duration::from_nanos(expiry.saturating_sub(clock::now())))
@@ -206,7 +209,7 @@ impl QueueMembership {
 
     // --- inspection ---
 
-    /// Returns the number of waiting items: a hint.
+    /// Returns the number of waiting items, a hint, after an attempt to return the items of expired claims.
     pub fn count_items(&self) -> Result<u64, ObjectError> {
         let queue = self.watched_queue()?;
         match self.expire_claims(queue, 0) {
@@ -223,18 +226,19 @@ impl QueueMembership {
         stats.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Returns how many items were lost when all members were killed, and forgets it: 0 from then on.
+    /// Returns the number of items that were lost when all members were killed; 0 from the second call on.
     pub fn take_lost_items(&self) -> u64 {
         self.lost_items.swap(0, Relaxed)
     }
 
-    /// Returns the address of bytes of a claim or a chunk. They stay mapped as long as the membership exists.
+    /// Returns the address of bytes of a claim or a chunk, which stay mapped as long as the membership exists. Raises
+    /// an error for bytes outside of the queue.
     pub fn address_of(&self, at: u64, len: u64) -> Result<*mut u8, ObjectError> {
         let found = self.queue()?.bytes(at, len);
         found.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Returns how many wait for an item, for room, and until all items are done.
+    /// Returns the numbers of sleepers that wait for an item, for room, and until all items are done.
     pub fn count_waiters(&self) -> [usize; 3] {
         [ITEMS, ROOM, DONE].map(|set| self.count_sleepers(set))
     }
@@ -246,6 +250,7 @@ impl QueueMembership {
         let _ = self.finish_deferred_within(SHORT_OWNER_LOCK_TIMEOUT);
     }
 
+    /// Finishes such operations, and waits for the owner lock for at most `timeout` nanoseconds.
     fn finish_deferred_within(&self, timeout: u64) -> Result<(), ObjectError> {
         let mut wakeups = Wakeups::default();
         let finished = self

@@ -22,7 +22,7 @@ impl AbandonedPermits {
         self.exists.load(Relaxed)
     }
 
-    /// Adds a permit of this owner, unless as many as `held` are known.
+    /// Adds a permit of this owner, unless there are as many as `held` returns, the number of permits of this process.
     pub fn add(&self, owner: u64, held: impl FnOnce() -> usize) {
         self.change(|owners| {
             if owners.len() < held() {
@@ -50,12 +50,12 @@ impl AbandonedPermits {
         });
     }
 
-    /// Removes permits until at most as many as `held` are left.
+    /// Removes permits until there are at most as many as `held` returns.
     pub fn limit(&self, held: impl FnOnce() -> usize) {
         self.change(|owners| owners.truncate(held()));
     }
 
-    /// Changes the owners, and notes if there are any left.
+    /// Calls `change` with the owners, and notes if any are left. Returns the result of `change`.
     fn change<R>(&self, change: impl FnOnce(&mut Vec<u64>) -> R) -> R {
         let mut owners = lock(&self.owners);
         let changed = change(&mut owners);

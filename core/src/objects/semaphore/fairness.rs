@@ -1,14 +1,13 @@
 //! Reserved permits for members that have waited for long.
 //!
-//! A free permit goes to the first thread that asks, and an awake thread asks before one that has to wake up. So a
+//! A free permit goes to the first thread that tries, and a running thread tries before one that has to wake up. So a
 //! thread that releases a permit and acquires it again at once gets it again, without end. Therefore a thread that was
 //! woken too late for a permit, and has waited for long, requests a reservation. The next permit that is released is
-//! then *reserved* for
-//! [`RESERVED`] nanoseconds: only threads that have waited for long acquire it. That leaves a permit idle while one of
-//! them wakes up, so it happens at most once in a long wait.
+//! then *reserved* for [`RESERVED`] nanoseconds: only threads that have waited for long acquire it. The permit is idle
+//! while one of them wakes up, so a reservation is made at most once in a long wait.
 //!
 //! ```text
-//!     0  until      u64   until when permits are reserved, in nanoseconds of CLOCK_MONOTONIC; 0: they are not
+//!     0  until      u64   the end of the reservation, in nanoseconds of CLOCK_MONOTONIC; 0: there is none
 //!     8  requested  u64   1: a thread has waited for long
 //! ```
 //!
@@ -21,7 +20,7 @@ use crate::sync::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest reservation, in nanoseconds: a loop hears that it was woken once it has finished its iteration.
+/// The longest reservation, in nanoseconds: an event loop notices a wake-up only at the end of its iteration.
 const RESERVED: u64 = 5_000_000;
 
 /// The reservation of permits, as all members see it.
@@ -45,7 +44,7 @@ impl Fairness {
         self.mapping.u64_at(self.at + 8)
     }
 
-    /// Returns for how long permits are still reserved, or None if they are not.
+    /// Returns the time for which permits are still reserved; None if they are not.
     #[inline]
     pub fn reserved_for(&self) -> Option<Duration> {
         match self.until().load(Relaxed) {
@@ -54,7 +53,8 @@ impl Fairness {
         }
     }
 
-    /// Returns the time until `until`, or clears the reservation if that is over or too far away.
+    /// Returns the time until `until`. Clears the reservation and returns None if that time has passed or is too far
+    /// away.
     #[cold]
     fn time_left(&self, until: u64) -> Option<Duration> {
         let left = until.saturating_sub(clock::now());
@@ -76,7 +76,8 @@ impl Fairness {
         self.requested().store(0, Relaxed);
     }
 
-    /// Reserves the permit that is about to be released, if a reservation is requested. Returns true if it is.
+    /// Reserves the permit that is about to be released, if a reservation is requested. Returns true if the permit is
+    /// reserved.
     #[inline]
     pub fn reserve(&self) -> bool {
         let is_requested = self.requested().load(Relaxed) != 0;

@@ -14,7 +14,8 @@ pub enum Reentry {
     Wait,
 }
 
-/// The owner of a lock, by a number that users of this module choose. Only the holder of the lock changes it.
+/// The owner of a lock, identified by a number that the caller chooses, and the nesting depth. Only the holder of the
+/// lock changes the owner.
 #[derive(Default)]
 pub struct LockOwner {
     owner: AtomicU64,
@@ -25,7 +26,7 @@ pub struct LockOwner {
 impl LockOwner {
     /// Returns true if this task or thread holds the lock.
     #[inline]
-    pub fn is(&self, owner: u64) -> bool {
+    pub fn is_held_by(&self, owner: u64) -> bool {
         self.owner.load(Relaxed) == owner
     }
 
@@ -41,7 +42,7 @@ impl LockOwner {
         self.depth.fetch_add(1, Relaxed);
     }
 
-    /// Notes that the owner holds the lock once less. Returns true if it holds the lock no longer.
+    /// Notes that the owner holds the lock once less. Returns true if the owner no longer holds the lock.
     #[inline]
     pub fn unnest(&self) -> bool {
         if self.depth.fetch_sub(1, Relaxed) > 1 {

@@ -23,9 +23,9 @@ use std::time::Duration;
 
 /// The wait set of members that wait for a permit.
 pub const PERMITS: usize = 0;
-/// The number of times in a row that a release may leave the permit to a spinning thread while others sleep. After
-/// these the alternation of two running processes ends.
-const MOST_HANDOVERS: usize = 400;
+/// The maximum number of times in a row that a release leaves the permit to a spinning thread while others sleep.
+/// Otherwise two running processes could alternate without end.
+const MAX_HANDOVERS: usize = 400;
 
 /// The membership of this process in an object with permits.
 pub struct SemaphoreMembership {
@@ -87,20 +87,21 @@ impl SemaphoreMembership {
         self.unless_cut_off(acquired)
     }
 
-    /// Returns for how long permits are reserved for long waiters, or None if they are not.
+    /// Returns the time for which permits are still reserved for long waiters; None if they are not.
     pub fn reserved_for(&self) -> Option<Duration> {
         self.fairness.reserved_for()
     }
 
-    /// Acquires the permit of a lock for the task or thread of this number, which is not 0. `reentry` decides if the
-    /// owner holds the lock already. `is_long`: as [`try_acquire_reserved`](Self::try_acquire_reserved).
+    /// Acquires the permit of a lock for the task or thread of this number, which is not 0. Returns false if the permit
+    /// is not free. `reentry` decides the outcome if the owner holds the lock already. With `is_long`, acquires as
+    /// [`try_acquire_reserved`](Self::try_acquire_reserved) does.
     pub fn try_lock(
         &self,
         owner: u64,
         reentry: Reentry,
         is_long: bool,
     ) -> Result<bool, ObjectError> {
-        if self.lock_owner.is(owner) {
+        if self.lock_owner.is_held_by(owner) {
             self.check()?;
             return match reentry {
                 Reentry::Nest => {
@@ -141,7 +142,7 @@ impl SemaphoreMembership {
         self.lock_owner.set(owner);
     }
 
-    /// Acquires any permit, also a reserved one.
+    /// Acquires any permit, also a reserved one. Returns false if none is free.
     #[inline]
     fn acquire_any(&self) -> bool {
         if self.has_one_permit() {
@@ -150,7 +151,7 @@ impl SemaphoreMembership {
         self.acquire_any_of_many()
     }
 
-    /// Acquires any of several permits, and notes which.
+    /// Acquires any of several permits, and notes its index. Returns false if none is free.
     fn acquire_any_of_many(&self) -> bool {
         let count = self.permits.count();
         // Relaxed: a hint.
@@ -164,7 +165,7 @@ impl SemaphoreMembership {
         true
     }
 
-    /// Acquires the permit at this index.
+    /// Acquires the permit at this index. Returns false if the permit is not free, or if this process has left.
     #[inline]
     fn acquire(&self, index: usize) -> bool {
         let acquired = self.permits.try_acquire(index, self.members().self_id());
@@ -178,8 +179,8 @@ impl SemaphoreMembership {
         acquired
     }
 
-    /// Releases a permit that this thread has acquired after another thread has left the object. Otherwise the permit
-    /// would stay with a member that has left.
+    /// Releases a permit that this thread has acquired after another thread has left the object, and returns false.
+    /// Otherwise the permit would stay with a member that has left.
     #[cold]
     fn undo_acquire(&self, index: usize) -> bool {
         let _ = self.permits.release(index, self.members().self_id());
@@ -189,10 +190,10 @@ impl SemaphoreMembership {
 
     // --- releasing ---
 
-    /// Releases the lock that this task or thread has acquired.
+    /// Releases a lock once, for the task or thread of this number. Raises an error if that does not hold the lock.
     pub fn unlock(&self, owner: u64) -> Result<(), ObjectError> {
         self.check()?;
-        if !self.lock_owner.is(owner) {
+        if !self.lock_owner.is_held_by(owner) {
             let text = "this task or thread does not hold it, and cannot release it";
             return Err(ObjectError::NotHeld(text));
         }
@@ -202,7 +203,7 @@ impl SemaphoreMembership {
         }
     }
 
-    /// Releases a permit, and wakes the next sleeper that waits for one.
+    /// Releases a permit, and wakes the next sleeper that waits for one. Raises an error if this process has no permit.
     #[inline]
     pub fn release(&self) -> Result<(), ObjectError> {
         self.check()?;
@@ -258,7 +259,7 @@ impl SemaphoreMembership {
         let handovers = self.handovers.load(Relaxed);
         let mut is_left = false;
         self.wake_next_unless(PERMITS, || {
-            is_left = handovers < MOST_HANDOVERS && has_spinner(self.spinner());
+            is_left = handovers < MAX_HANDOVERS && has_spinner(self.spinner());
             is_left
         });
         self.handovers
@@ -273,8 +274,8 @@ impl SemaphoreMembership {
         self.abandoned.add(owner, || self.count_held_here());
     }
 
-    /// Gives a task or thread the permit back that it has abandoned: otherwise it would wait for itself. Returns false
-    /// if it has abandoned none.
+    /// Gives an abandoned permit back to its task or thread, which would wait for itself otherwise. Returns false if
+    /// this owner has abandoned none.
     pub fn reclaim_permit(&self, owner: u64) -> bool {
         self.abandoned.reclaim(owner)
     }
@@ -285,8 +286,8 @@ impl SemaphoreMembership {
         self.abandoned.exist()
     }
 
-    /// Forgets an abandoned permit, because a handle that has not acquired it is about to release it: preferably the
-    /// permit of this task or thread. Its owner can no longer reclaim it.
+    /// Forgets an abandoned permit, preferably of this task or thread, because another handle is about to release it.
+    /// The owner can no longer reclaim the permit.
     pub fn forget_abandoned_permit(&self, owner: u64) {
         self.abandoned.forget_one(owner);
     }

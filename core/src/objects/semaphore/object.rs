@@ -1,4 +1,4 @@
-//! Semaphores, locks and memories as objects among others.
+//! A semaphore, lock or memory as an object: the implementation of `Object`.
 
 use super::membership::{PERMITS, SemaphoreMembership};
 use crate::objects::error::ObjectError;
@@ -13,12 +13,12 @@ use std::sync::{Arc, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// The number of further looks at a permit whose holder is no member, and the pause before each.
-const ORPHAN_LOOKS: usize = 10;
-const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// The number of further checks of a permit whose holder is no member, and the pause before each.
+const ORPHAN_CHECKS: usize = 10;
+const CHECK_PAUSE: Duration = Duration::from_millis(2);
 
 impl SemaphoreMembership {
-    /// Completes the membership.
+    /// Builds the membership from its parts.
     pub fn build(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let weak: Weak<dyn Watched> = weak.clone();
@@ -26,7 +26,8 @@ impl SemaphoreMembership {
         })
     }
 
-    /// Returns a permit whose holder is no member, and the id of the holder.
+    /// Returns the index of a permit whose holder is no member, and the id of the holder; None if there is no such
+    /// permit.
     fn find_orphan(&self) -> Option<(usize, u64)> {
         self.permits.find_orphan(|id| self.members().is_member(id))
     }
@@ -50,14 +51,15 @@ impl Object for SemaphoreMembership {
         self.permits.recover(slot);
     }
 
-    /// Poisons the object if the holder of a permit is no member: the permit would never be released.
+    /// Poisons the object, and raises the error, if the holder of a permit is no member: the permit would never be
+    /// released.
     fn audit(&self) -> Result<(), ObjectError> {
         let Some(orphan) = self.find_orphan() else {
             return Ok(());
         };
         // A member that leaves may have acquired it meanwhile, and releases it at once.
-        for _ in 0..ORPHAN_LOOKS {
-            thread::sleep(LOOK_PAUSE);
+        for _ in 0..ORPHAN_CHECKS {
+            thread::sleep(CHECK_PAUSE);
             if self.find_orphan() != Some(orphan) {
                 return Ok(());
             }

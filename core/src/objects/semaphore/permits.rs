@@ -30,7 +30,7 @@ impl<W: Words> Permits<W> {
         self.count
     }
 
-    /// Returns where the word of a permit is, in bytes from the beginning of the memory.
+    /// Returns the offset of a permit's word, in bytes from the beginning of the memory.
     pub fn offset(&self, index: usize) -> u64 {
         (self.start + 8 * index) as u64
     }
@@ -49,7 +49,7 @@ impl<W: Words> Permits<W> {
                 .is_ok()
     }
 
-    /// Releases a permit of this member. Returns what the word holds if the permit is not ours.
+    /// Releases a permit of this member. Returns the word as the error if another member, or none, holds the permit.
     #[inline]
     pub fn release(&self, index: usize, self_id: MemberId) -> Result<(), u64> {
         // Release: pairs with the Acquire of `try_acquire`.
@@ -66,8 +66,8 @@ impl<W: Words> Permits<W> {
         self.word(index).load(Ordering::Relaxed) == self_id.0
     }
 
-    /// Releases all permits of this member, which leaves. A thread of ours that acquires one later sees that we have
-    /// left, and releases that permit itself.
+    /// Releases all permits of this member, which leaves. A thread of this process that acquires a permit later finds
+    /// that the process has left, and releases the permit itself.
     pub fn release_all(&self, self_id: MemberId) {
         for index in 0..self.count {
             // Release: pairs with the Acquire of `try_acquire`, which comes after this change of the word, or is seen
@@ -91,7 +91,7 @@ impl<W: Words> Permits<W> {
         (0..self.count).filter(is_held).count()
     }
 
-    /// Releases what the dead members of a slot held. The caller holds the lock of the slot.
+    /// Releases the permits of the dead members of a slot. The caller holds the lock of the slot.
     pub fn recover(&self, slot: u32) {
         for index in 0..self.count {
             let permit = self.word(index);
@@ -106,7 +106,8 @@ impl<W: Words> Permits<W> {
         }
     }
 
-    /// Returns a permit whose holder is no member, as `is_member` tells, and the holder's id.
+    /// Returns the index of a permit whose holder is no member, and the holder's id. `is_member` returns true for
+    /// members.
     pub fn find_orphan(&self, is_member: impl Fn(MemberId) -> bool) -> Option<(usize, u64)> {
         (0..self.count).find_map(|index| {
             let permit = self.word(index);

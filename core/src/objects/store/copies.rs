@@ -1,7 +1,7 @@
-//! The files of copies of a store, in which its members continue without one that has stopped.
+//! The files of copies of a store. In a copy the members continue without a member that has stopped.
 //!
-//! The file of a copy is named as the object's memory, with the number of the copy in the place of the last 16 digits.
-//! The file is of the same size, and has the contents at the same offset, and nothing before them.
+//! The name of the file is the name of the object's memory, with the number of the copy in the place of the last 16
+//! digits. The file has the same size and the contents at the same offset, and nothing before the contents.
 
 use crate::memory::mapping::{Access, SharedMapping};
 use crate::memory::named;
@@ -15,48 +15,49 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Acquire;
 
-/// The number of times that an operation moves to another copy. A member that keeps to the rules makes one rarely.
+/// The maximum number of times that an operation moves to another copy. Correct members make copies rarely.
 pub const MOVE_ATTEMPTS: usize = 16;
 
-/// Makes the error for a store that is replaced without end.
+/// Makes the error for a store that other members replace again and again.
 #[cold]
 pub fn replaced_too_often() -> ObjectError {
     ObjectError::from_errno("it was replaced by a copy again and again", libc::EBUSY)
 }
 
-/// Returns the number of container ids that a copy skips, so that no number is given twice.
+/// Returns a random number of container ids, which a copy skips so that no id occurs twice.
 pub fn skipped_ids() -> Result<u64, ObjectError> {
     Ok(ids_to_skip(random()? as u64))
 }
 
-/// Returns the name of the file of a copy, or None if the memory has no name of ours.
+/// Returns the name of the file of a copy; None if the name of the memory is not one that this library gives.
 fn copy_name_of(memory: &str, number: u64) -> Option<String> {
     let (stem, random) = memory.rsplit_once('.')?;
     Some(format!("{stem}.{}{number:016x}", random.get(..16)?))
 }
 
-/// Returns the name of the file of a copy.
+/// Returns the name of the file of a copy. Raises `Foreign` where [`copy_name_of`] returns None.
 pub fn copy_name(memory: &str, number: u64) -> Result<String, ObjectError> {
     let name = copy_name_of(memory, number);
     name.ok_or_else(|| ObjectError::Foreign("has no copy of this name".to_owned()))
 }
 
-/// Returns the number of the copy that has the contents of a store now; 0 for the object's memory itself.
+/// Returns the number of the copy that holds the current contents of a store; 0 if the object's memory holds them.
 pub fn copy_number(mapping: &SharedMapping) -> u64 {
     // Acquire: pairs with the release of the process that has made the copy.
     mapping.u64_at(AT_CONTENTS).load(Acquire)
 }
 
-/// Returns the name of the copy that has the contents of a store now, if there is one.
+/// Returns the name of the copy that holds the current contents of a store; None if the object's memory holds them.
 pub fn copy_of(mapping: &SharedMapping, shape: Shape, memory: &str) -> Option<String> {
     match copy_number(mapping) {
         0 => None,
-        _ if shape.is_owned() => None,
+        _ if shape.has_single_writer() => None,
         number => copy_name_of(memory, number),
     }
 }
 
-/// Maps the copy that has the contents of a store now, if there is one, in their place. Returns its number, or 0.
+/// Maps the copy that holds the current contents of a store, in the place of the contents that are mapped. Returns the
+/// number of the copy; 0 if there is none.
 pub fn map_current_copy(
     mapping: &SharedMapping,
     file: &OwnedFd,
@@ -82,7 +83,7 @@ pub fn map_current_copy(
     }
 }
 
-/// Opens a copy, and locks it against clean-ups.
+/// Opens the file of a copy, and locks it against clean-ups. Raises an error if the file is not of this user and size.
 pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, ObjectError> {
     let name = copy_name(memory, number)?;
     let failed = || ObjectError::os(format!("its memory {name} cannot be opened"));
@@ -100,7 +101,7 @@ pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, Object
     }
 }
 
-/// Replaces the contents that this process has by a copy: in the mapping, and behind the descriptor.
+/// Replaces the mapped contents by those of a copy, and makes the descriptor `file` refer to the copy.
 pub fn map_copy(
     mapping: &SharedMapping,
     file: &OwnedFd,

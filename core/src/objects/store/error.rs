@@ -13,14 +13,14 @@ pub enum StoreRefused {
     /// There is no room: the bytes asked for, those in use, and the maximum.
     #[allow(missing_docs, reason = "the line above says what the fields hold")]
     Full { asked: u64, used: u64, limit: u64 },
-    /// A transaction would change more than this many words.
+    /// A transaction would change more words than this maximum.
     TooMany(usize),
     /// Others continue in a copy of the store; the operation must be tried there.
     Replaced,
 }
 
 impl StoreRefused {
-    /// Returns true if the operation may succeed later: another process changes the store, or has replaced it.
+    /// Returns true if the operation may succeed later, because another process changes the store or has replaced it.
     pub fn is_busy(&self) -> bool {
         matches!(
             self,
@@ -29,7 +29,7 @@ impl StoreRefused {
         )
     }
 
-    /// Converts the error into one of the object. `what` describes the failure for other errors.
+    /// Converts the error into an error of the object. Any other error becomes EIO, with the text `what`.
     pub(super) fn into_object_error(self, what: &str) -> ObjectError {
         match self {
             StoreRefused::Object(error) => error,

@@ -11,8 +11,9 @@ use crate::shared_heap::HeapError;
 use crate::store::StoreError;
 
 impl StoreMembership {
-    /// Moves all members to a copy of the store if one of them holds the store for longer than `timeout`, in
-    /// nanoseconds: that member is fenced off. Returns its process, or None if no member holds the store.
+    /// Moves all members to a copy of the store if a member holds the owner lock for longer than `timeout` nanoseconds:
+    /// that member is fenced off. Returns its process; None if no member holds the lock. Raises an error if a task or
+    /// thread of this process holds the lock.
     pub fn fail_over(&self, timeout: u64) -> Result<Option<Holder>, StoreRefused> {
         for _ in 0..MOVE_ATTEMPTS {
             let found =

@@ -12,7 +12,7 @@ pub struct Transaction {
     pub open: OpenTransaction,
     /// The number of the task or thread.
     pub owner: u64,
-    /// True for a task; otherwise all operations of the thread are within the transaction.
+    /// True for a transaction of a task; false for one of a thread, which includes all operations of the thread.
     pub is_task: bool,
     /// The thread.
     pub thread: ThreadId,
@@ -37,14 +37,15 @@ impl LocalTransaction {
 
     /// Returns true if a task of this thread has begun the transaction.
     ///
-    /// Call this before asking for the running task: that calls Python, whose garbage collector may end a transaction,
-    /// and so needs the lock.
+    /// The caller looks up the running task afterwards, without the lock: that calls Python, whose garbage collector
+    /// may end a transaction, which takes the lock.
     pub fn is_of_task_in_this_thread(&self) -> bool {
         let is_here = |open: &Transaction| open.is_task && open.thread == thread::current().id();
         self.lock().as_ref().is_some_and(is_here)
     }
 
-    /// Returns true if another task of this thread has begun the transaction.
+    /// Returns true if another task of this thread has begun the transaction. `owner` returns the number of the running
+    /// task.
     pub fn is_of_sibling(&self, owner: impl Fn() -> u64) -> bool {
         if !self.is_open() || !self.is_of_task_in_this_thread() {
             return false;
@@ -90,7 +91,7 @@ impl LocalTransaction {
         self.has_waiting_sibling.store(true, Relaxed);
     }
 
-    /// Returns true if a task waits for messages until the transaction ends, and forgets it.
+    /// Returns true if a task waits for messages until the transaction ends; false from then on.
     pub fn take_waiting_sibling(&self) -> bool {
         self.has_waiting_sibling.swap(false, Relaxed)
     }

@@ -42,12 +42,12 @@ pub struct StoreMembership {
     /// The number of the contents that are mapped: 0 for the object's memory itself. Of a single-writer store: their
     /// mark.
     pub(super) current: AtomicU64,
-    /// Of a single-writer store: the mark in the object's memory when this process last looked for the contents.
+    /// Of a single-writer store: the mark in the object's memory when this process last checked for new contents.
     pub(super) seen_mark: AtomicU64,
     /// Held while this process moves to other contents, or leaves.
     moving: Mutex<()>,
     pub(super) transaction: LocalTransaction,
-    /// Unpinned blocks of which the other members do not know.
+    /// Unpinned blocks that are still pinned in the store, because the owner lock was not free.
     pub(super) unpinned: Mutex<Vec<u64>>,
 }
 
@@ -60,18 +60,19 @@ impl Deref for StoreMembership {
 }
 
 impl StoreMembership {
-    /// Completes the membership. Contents of a single-writer store are mapped when this process joins.
+    /// Builds the membership from its parts. The contents of a single-writer store are mapped later, as this process
+    /// joins.
     pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
         let (shape, mapping) = (parts.shape, &parts.mapping);
         let failed = || ObjectError::os("its memory cannot be had");
         let file: Arc<OwnedFd> = Arc::new(parts.file.try_clone().map_err(failed())?);
-        let current = match shape.is_owned() {
+        let current = match shape.has_single_writer() {
             true => 0,
             false => map_current_copy(mapping, &file, shape, &parts.memory_name)?,
         };
         let (words, members) = (mapping.clone(), parts.members.clone());
         let (start, readers_at) = (shape.contents_at() as u64, shape.readers_at() as u64);
-        let store = match shape.is_owned() {
+        let store = match shape.has_single_writer() {
             true => Store::open_read_only(words, &file, start, shape.amount, members, readers_at),
             false => Store::new(words, &file, start, shape.amount, members),
         };
@@ -98,13 +99,13 @@ impl StoreMembership {
         Ok(&self.store)
     }
 
-    /// Returns the store, also if it cannot be used.
+    /// Returns the store, without a check that it can be used.
     #[inline]
     pub(super) fn unchecked_store(&self) -> &ObjectStore {
         &self.store
     }
 
-    /// Returns the file of the contents. EBADF once this process has left.
+    /// Returns the file of the contents. Raises EBADF once this process has left.
     pub(super) fn contents_file(&self) -> io::Result<Arc<OwnedFd>> {
         let file = lock(&self.file).clone();
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
@@ -118,17 +119,17 @@ impl StoreMembership {
         }
     }
 
-    /// Keeps other threads from moving to other contents.
+    /// Keeps other threads from moving to other contents, until the guard is dropped.
     pub(super) fn lock_contents(&self) -> MutexGuard<'_, ()> {
         lock(&self.moving)
     }
 
     // --- the single writer ---
 
-    /// Returns the owner of a single-writer store, if it is alive.
+    /// Returns the owner of a single-writer store; None if no living process is the owner.
     pub fn owner(&self) -> Option<Holder> {
         match self.may_write() {
-            _ if !self.shape().is_owned() => None,
+            _ if !self.shape().has_single_writer() => None,
             true => Some(Holder::this_process()),
             false => self.lock_file().owner().ok().flatten(),
         }
@@ -139,13 +140,13 @@ impl StoreMembership {
         self.check().is_ok() && !self.store.is_read_only()
     }
 
-    /// Returns the number of the contents that the object's memory states. Any member can write it.
+    /// Returns the mark of the current contents in the object's memory, an untrusted value.
     pub(super) fn mark(&self) -> u64 {
         // Acquire: pairs with the release of the owner.
         self.mapping().u64_at(AT_CONTENTS).load(Acquire)
     }
 
-    /// Returns true if there are newer contents of a single-writer store than those that this process reads.
+    /// Returns true if a single-writer store has newer contents than those that this process reads.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         // Relaxed: changed by a thread that has locked the contents.
@@ -154,7 +155,7 @@ impl StoreMembership {
 
     // --- errors ---
 
-    /// Converts the error of an operation that was not done.
+    /// Converts the error of an operation that has changed nothing. Corruption poisons the object.
     #[cold]
     pub fn map_error(&self, error: StoreError) -> StoreRefused {
         let error = match error {
@@ -180,7 +181,8 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the process that changes the store now; 0 if none does, -1 for one of another container.
+    /// Returns the id of the process that changes the store now; 0 if no process does, -1 if it is in another
+    /// container.
     pub fn holder_pid(&self) -> i64 {
         if self.check().is_err() {
             return 0;
@@ -195,7 +197,7 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the address of bytes of a buffer that this process has pinned.
+    /// Returns the address of `len` bytes at offset `at`, which belong to a buffer that this process has pinned.
     pub fn address_of(&self, at: u64, len: u64) -> *mut u8 {
         self.mapping().address(at as usize, len as usize)
     }

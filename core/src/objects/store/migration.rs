@@ -1,11 +1,11 @@
-//! Moving of this process to a copy of the store's contents.
+//! Migration of this process to a copy of the store's contents.
 //!
 //! The owner lock of a living process cannot be taken from it: it may continue at any moment, in the middle of a
-//! change. So the others leave it behind. One of them marks the contents of the store as replaced, with the id of the
-//! member that is fenced off; copies the contents, as they were committed, to another file; and stores the number of
-//! the copy in the object's memory, whose members, entry lock and sleepers stay. All that find the mark map the copy at
-//! the place of what they had, so that addresses and offsets stay what they are. A process that dies on the way leaves
-//! the mark, and the next one that finds it makes a copy.
+//! change. So the other members leave that process behind. One of them marks the contents of the store as replaced,
+//! with the id of the member that is fenced off; copies the contents, as they were committed, to another file; and
+//! stores the number of the copy in the object's memory, whose members, entry lock and sleepers stay. Each member that
+//! finds the mark maps the copy in the place of its contents, so that addresses and offsets stay the same. A process
+//! that dies meanwhile leaves the mark, and the next process that finds the mark makes a copy.
 //!
 //! The member that is fenced off finds the mark, too: after each of its changes, and before it takes the owner lock
 //! again. It writes to memory that no other process reads.
@@ -40,8 +40,8 @@ const ENTRY_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE_TIMEOUT: u64 = 1_000_000_000;
 
 impl StoreMembership {
-    /// Moves all members to a copy without this one, which is fenced off. Returns false if the member no longer holds
-    /// the store, or another process makes a copy.
+    /// Moves all members except `holder`, which is fenced off, to a copy. Returns false if `holder` no longer has the
+    /// owner lock, or if another process makes a copy.
     pub(super) fn replace_without(&self, holder: MemberId) -> Result<bool, StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();
@@ -61,7 +61,8 @@ impl StoreMembership {
         })
     }
 
-    /// Moves to the copy of contents that this process has found replaced.
+    /// Moves this process to the copy, if the contents that it uses are replaced. Raises an error if this process is
+    /// fenced off.
     pub(super) fn follow_copy(&self) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();
@@ -72,7 +73,8 @@ impl StoreMembership {
         self.with_entry_lock(|| self.finish_replacing())
     }
 
-    /// Moves to a copy if the contents are marked as replaced. The caller has the entry lock.
+    /// Moves this process to a copy if the contents are marked as replaced. The caller has the entry lock. Raises an
+    /// error if this process is fenced off.
     pub(super) fn finish_replacing(&self) -> Result<(), StoreRefused> {
         match self.unchecked_store().fenced() {
             None => Ok(()),
@@ -81,7 +83,8 @@ impl StoreMembership {
         }
     }
 
-    /// Calls `act` with the entry lock. Raises an error if this process is fenced off.
+    /// Calls `act` while this process holds the entry lock, and returns the result. Raises an error if this process is
+    /// fenced off, or if another process does not release the lock.
     fn with_entry_lock<R>(
         &self,
         act: impl FnOnce() -> Result<R, StoreRefused>,
@@ -103,7 +106,7 @@ impl StoreMembership {
         acted
     }
 
-    /// Maps the copy, and makes one unless it exists.
+    /// Maps the copy, and makes it first if no process has done so.
     fn move_to_copy(&self, fenced: u64) -> Result<(), StoreRefused> {
         let (mapping, shape) = (self.mapping(), self.shape());
         // Relaxed, here and below: changed by a thread that has locked the contents.
@@ -133,12 +136,12 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Makes a copy that all find.
+    /// Makes a copy, with several attempts, and returns its file. Cancels the replacement if that fails.
     fn publish_copy(&self, fenced: u64) -> Result<File, StoreRefused> {
         let store = self.unchecked_store();
         for _ in 0..MOVE_ATTEMPTS {
             match self.try_publish_copy(fenced) {
-                // A clean-up took the file for dead before it was locked, if only to look.
+                // A clean-up has locked the file first, to check whether it is needed.
                 Err(StoreRefused::Object(ObjectError::Os { error, .. }))
                     if error.raw_os_error() == Some(libc::EAGAIN) => {}
                 done => return done.inspect_err(|_| store.cancel_replacement()),
@@ -148,7 +151,8 @@ impl StoreMembership {
         Err(replaced_too_often().into())
     }
 
-    /// Makes a copy, and stores its number. EAGAIN if a clean-up has removed the file.
+    /// Makes a copy, and stores its number, by which the members find the copy. Returns the file. Raises EAGAIN if a
+    /// clean-up has removed the file.
     fn try_publish_copy(&self, fenced: u64) -> Result<File, StoreRefused> {
         let number = (random()? as u64).max(1);
         let name = copy_name(self.memory_name(), number)?;
@@ -167,7 +171,8 @@ impl StoreMembership {
         Ok(copy)
     }
 
-    /// Makes the file of a copy, with the committed contents.
+    /// Makes the file of a copy with the committed contents, and locks it against clean-ups. Raises EAGAIN if a
+    /// clean-up has removed the file.
     fn make_copy(&self, name: &str, fenced: u64) -> Result<File, StoreRefused> {
         let shape = self.shape();
         let (size, start) = (shape.layout().size, shape.contents_at());

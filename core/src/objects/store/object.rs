@@ -1,4 +1,4 @@
-//! Stores as objects among others.
+//! A store as an object: the implementation of `Object`.
 
 use super::copies::copy_of;
 use super::membership::StoreMembership;
@@ -25,7 +25,7 @@ impl Object for StoreMembership {
     }
 
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
-        if !self.shape().is_owned() {
+        if !self.shape().has_single_writer() {
             let moved = self.finish_replacing();
             return moved.map_err(|error| error.into_object_error("a copy of it cannot be made"));
         }
@@ -37,7 +37,7 @@ impl Object for StoreMembership {
     }
 
     fn reopen(&self) -> Result<(), ObjectError> {
-        match self.shape().is_owned() {
+        match self.shape().has_single_writer() {
             true => self.become_owner(),
             false => Ok(()),
         }
@@ -74,7 +74,7 @@ impl Object for StoreMembership {
     fn recover_contents(&self, slot: u32) -> bool {
         let is_gone = |member| MemberId(member).slot() == Some(slot);
         let store = self.unchecked_store();
-        if self.shape().is_owned() && is_gone(store.owner_header().owner) {
+        if self.shape().has_single_writer() && is_gone(store.owner_header().owner) {
             store.notify_all_readers(); // The owner may have died between a commit and its notification.
         }
         let recovered = self.in_current_contents(|store| {

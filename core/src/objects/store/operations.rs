@@ -1,4 +1,4 @@
-//! Operations on a store: within the transaction of the caller, or in one of their own.
+//! Operations on a store: within the transaction of the caller, or in a transaction of their own.
 
 use super::copies::{MOVE_ATTEMPTS, replaced_too_often};
 use super::error::StoreRefused;
@@ -12,7 +12,7 @@ use crate::store::{CommitNotice, OpenTransaction, Root, StoreError};
 use crate::sync::lock;
 use std::thread;
 
-/// The transaction that an operation is part of.
+/// The transaction to which an operation belongs.
 enum Scope<'o> {
     /// A transaction of its own.
     Own,
@@ -22,7 +22,7 @@ enum Scope<'o> {
     BesideSibling,
 }
 
-/// Makes the error for an operation beside the transaction of another task of the thread.
+/// Makes the error for an operation that cannot wait for the transaction of another task of its thread.
 #[cold]
 pub fn beside_sibling_error() -> StoreRefused {
     let text = "another task of this thread is within a transaction, which cannot end before this operation; begin one \
@@ -31,18 +31,19 @@ pub fn beside_sibling_error() -> StoreRefused {
 }
 
 impl StoreMembership {
-    /// Initializes a new store, and returns the place of its root.
+    /// Initializes the store unless that is done, and returns the root container.
     pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
         self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);
-            let founded = store.initialize(deadline);
+            let initialized = store.initialize(deadline);
             crash::point!(StoreInitialized);
-            let place = founded.and_then(|()| store.root(Root::Store, deadline));
-            place.map_err(|error| self.map_error(error))
+            let root = initialized.and_then(|()| store.root(Root::Store, deadline));
+            root.map_err(|error| self.map_error(error))
         })
     }
 
-    /// Does an operation in the contents that are mapped, and again if others have moved to newer contents meanwhile.
+    /// Calls `operate` with the store, and again if the store has newer contents, to which this process moves first.
+    /// Returns the result of `operate`.
     #[inline]
     pub(super) fn in_current_contents<R>(
         &self,
@@ -57,17 +58,18 @@ impl StoreMembership {
         Err(replaced_too_often().into())
     }
 
-    /// Moves to the contents of a new owner, or to a copy.
+    /// Moves this process to the contents of a new owner, or to a copy.
     #[cold]
     fn move_to_current_contents(&self) -> Result<(), StoreRefused> {
-        match self.shape().is_owned() {
+        match self.shape().has_single_writer() {
             true => self.follow_owner(RECOVERY_TIMEOUT),
             false => self.follow_copy(),
         }
     }
 
-    /// Does an operation in the transaction that `owner` has begun, or in one of its own, which waits for the owner
-    /// lock for `timeout` nanoseconds. With a timeout of 0 the operation does not move to newer contents either.
+    /// Does an operation in the transaction that `owner` has begun, or in a transaction of its own. Waits for the owner
+    /// lock for at most `timeout` nanoseconds. With a timeout of 0 does not move to newer contents either. Returns the
+    /// result of `operate`, which takes the store, the open transaction if there is one, and a deadline.
     #[inline]
     pub fn with_store<R>(
         &self,
@@ -81,7 +83,7 @@ impl StoreMembership {
         self.in_current_contents(|store| self.operate_once(store, &owner, timeout, &operate))
     }
 
-    /// Does an operation in the contents that are mapped.
+    /// Does an operation in the contents that are mapped now. Raises `Replaced` if there are newer contents.
     #[inline]
     fn operate_once<R>(
         &self,
@@ -132,7 +134,7 @@ impl StoreMembership {
         }
     }
 
-    /// Does an operation in a transaction of its own.
+    /// Does an operation in a transaction of its own, which wakes sleepers.
     #[inline]
     fn operate_alone<R>(
         &self,
@@ -143,7 +145,7 @@ impl StoreMembership {
         let mut done = operate(store, None, deadline_after(timeout));
         // There may be room that readers have kept so far.
         if let Err(StoreError::Heap(HeapError::Limit { .. })) = done
-            && self.shape().is_owned()
+            && self.shape().has_single_writer()
             && store.free_deferred(deadline_after(timeout)).is_ok()
         {
             done = operate(store, None, deadline_after(timeout));
@@ -151,48 +153,49 @@ impl StoreMembership {
         self.finish(done)
     }
 
-    /// Wakes the sleepers that the last commit of this process concerns, and converts the error of an operation.
+    /// Wakes the sleepers that wait for what the last commit of this process has changed, and converts the error of the
+    /// operation.
     #[inline]
     pub(super) fn finish<R>(&self, done: Result<R, StoreError>) -> Result<R, StoreRefused> {
-        let news = self.unchecked_store().take_notice();
-        if news != CommitNotice::default() {
+        let notice = self.unchecked_store().take_notice();
+        if notice != CommitNotice::default() {
             crash::point!(StoreChanged);
-            self.wake_for(news);
+            self.wake_for(notice);
         }
         done.map_err(|error| self.map_error(error))
     }
 
-    /// Wakes the sleepers that a commit concerns.
+    /// Wakes the sleepers that wait for what a commit has changed.
     #[cold]
-    fn wake_for(&self, news: CommitNotice) {
-        if news.changes {
+    fn wake_for(&self, notice: CommitNotice) {
+        if notice.changes {
             self.wake_all(CHANGES);
         }
-        for _ in 0..news.messages {
+        for _ in 0..notice.messages {
             if !self.wake_next(MESSAGES) {
                 break;
             }
         }
-        if news.lock_released {
+        if notice.lock_released {
             self.wake_next(TRANSACTIONS);
         }
     }
 
-    /// Wakes the next member that waits for a message, because a woken one has not taken the message.
+    /// Wakes the next member that waits for a message, because the woken member has not taken the message.
     pub fn pass_message_on(&self) {
         self.wake_next(MESSAGES);
     }
 
     // --- containers and buffers ---
 
-    /// Notes that this process has one proxy more of a container.
+    /// Notes that this process has another proxy of a container.
     pub fn add_proxy(&self, id: u64) {
         if let Ok(store) = self.store() {
             store.proxies().add(id);
         }
     }
 
-    /// Notes that this process has one proxy less of a container.
+    /// Notes that a proxy of a container was dropped.
     pub fn remove_proxy(&self, id: u64) {
         // Not in a forked child, where another thread of the parent may have locked the counts.
         if let Ok(store) = self.store() {
@@ -200,7 +203,7 @@ impl StoreMembership {
         }
     }
 
-    /// Unpins a block, at which this process no longer looks.
+    /// Unpins a block that this process no longer reads.
     pub fn unpin(&self, block: u64) {
         if self.check().is_ok() {
             lock(&self.unpinned).push(block);
@@ -208,7 +211,7 @@ impl StoreMembership {
         }
     }
 
-    /// Passes unpinned blocks on to the other members, if the owner lock is free now.
+    /// Unpins the blocks of [`unpin`](Self::unpin) in the store, if the owner lock is free now.
     pub(super) fn unpin_all(&self) {
         loop {
             let Some(block) = lock(&self.unpinned).pop() else {

@@ -24,16 +24,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-/// The beginning of what descriptors of contents lead to, as /proc shows it.
+/// The beginning of the link targets in /proc of descriptors of contents.
 const MEMFD: &str = "/memfd:shmrpc-store";
-/// The pause between two looks for an owner that is about to have contents, or for readers that are about to map them.
-pub const LOOK_PAUSE: Duration = Duration::from_micros(200);
-/// The bits of a mark that tell contents from all others; the number of owners so far is above them.
+/// The pause between two checks for contents that a new owner is about to show, or that readers are about to map.
+pub const POLL_PAUSE: Duration = Duration::from_micros(200);
+/// The number of low bits of a mark, which are random and distinguish contents. The higher bits count the owners so
+/// far.
 pub const OWNERS_SHIFT: u32 = 32;
 
 impl StoreMembership {
-    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, if they are
-    /// later than those of mark `known`. Waits for `timeout` nanoseconds if the owner does not show its contents.
+    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, or None
+    /// unless they are later than those of mark `known`. Waits for at most `timeout` nanoseconds, then raises
+    /// ETIMEDOUT, if the owner does not show its contents.
     pub(super) fn find_contents(
         &self,
         known: u64,
@@ -54,7 +56,7 @@ impl StoreMembership {
                         );
                         return Err(ObjectError::from_errno(what, libc::ETIMEDOUT));
                     }
-                    thread::sleep(LOOK_PAUSE);
+                    thread::sleep(POLL_PAUSE);
                 }
                 Some(Holder::Elsewhere) => {
                     return Err(ObjectError::Foreign(
@@ -67,7 +69,7 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the last contents that any member has, if they are later than those of mark `known`.
+    /// Returns the last contents that any member has, or None unless they are later than those of mark `known`.
     fn last_contents(&self, known: u64) -> Option<(File, OwnerHeader)> {
         let members = self.members();
         let holders = members
@@ -82,7 +84,7 @@ impl StoreMembership {
             .max_by_key(|(_, header)| header.mark)
     }
 
-    /// Returns the contents of this store that a process has open.
+    /// Returns the last contents of this store that a process has open; None if it has none.
     fn contents_of_process(&self, process: libc::pid_t) -> Option<(File, OwnerHeader)> {
         let (size, start) = (
             self.shape().layout().size as u64,
@@ -116,7 +118,7 @@ impl StoreMembership {
         found.max_by_key(|(_, header)| header.mark)
     }
 
-    /// Returns the number with which the name of the memory ends.
+    /// Returns the number that the last 16 digits of the memory's name stand for.
     pub(super) fn memory_name_ending(&self) -> u64 {
         let digits = self.memory_name().len().saturating_sub(16);
         let ending = self.memory_name().get(digits..).unwrap_or_default();
@@ -142,8 +144,8 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Notes which contents are mapped, and the mark that the object's memory had before. The caller has locked the
-    /// contents.
+    /// Records the mark of the contents that are mapped, and the mark that the object's memory had before. The caller
+    /// has locked the contents.
     pub(super) fn set_current(&self, current: u64, seen_mark: u64) {
         // Relaxed, both: changed by a thread that has locked the contents.
         self.current.store(current, Relaxed);

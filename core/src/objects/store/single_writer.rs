@@ -12,7 +12,7 @@
 use super::copies::skipped_ids;
 use super::error::StoreRefused;
 use super::membership::{ObjectStore, StoreMembership};
-use super::owner_contents::{LOOK_PAUSE, OWNERS_SHIFT};
+use super::owner_contents::{OWNERS_SHIFT, POLL_PAUSE};
 use crate::clock;
 use crate::crash;
 use crate::memory::mapping::{Access, SharedMapping};
@@ -33,15 +33,15 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::thread;
 
-/// The time, in nanoseconds, for which a new owner waits until all readers have its contents.
+/// The longest time, in nanoseconds, for which a new owner waits until all readers have mapped its contents.
 const FOLLOW_TIMEOUT: u64 = 1_000_000_000;
-/// The time, in nanoseconds, for which a reader reads before it checks whether the owner is alive.
+/// The time, in nanoseconds, after which a reader interrupts a read to check that the owner is alive.
 const READ_SLICE: u64 = 5_000_000;
 
 impl StoreMembership {
     // --- owners ---
 
-    /// Becomes the owner of the store, unless it has one.
+    /// Makes this process the owner of the store, unless there is an owner.
     pub(super) fn become_owner(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         let failed = || ObjectError::os("its lock file cannot be locked");
@@ -61,7 +61,7 @@ impl StoreMembership {
     /// Makes contents of this process, a copy of the committed ones if there are any, and publishes them.
     fn make_contents(&self) -> Result<(), ObjectError> {
         let failed = || ObjectError::no_memory("its contents");
-        let (start, us) = (self.shape().contents_at(), self.members().self_id().0);
+        let (start, self_id) = (self.shape().contents_at(), self.members().self_id().0);
         let current = self.unchecked_store();
         // A process that has read the store has the contents, unless another one has those of a later owner.
         let known = self.current.load(Relaxed);
@@ -84,7 +84,7 @@ impl StoreMembership {
         fence(SeqCst);
         crash::point!(ContentsFound);
         // Pins and waits of earlier owners are over.
-        let _ = current.release_former_owners(us, deadline_after(RECOVERY_TIMEOUT));
+        let _ = current.release_former_owners(self_id, deadline_after(RECOVERY_TIMEOUT));
         self.notify_watchers();
         current.notify_all_readers(); // The last owner may have died between a commit and its notification.
         self.wake_all_sets();
@@ -141,7 +141,8 @@ impl StoreMembership {
         Ok((file, mapping, mark))
     }
 
-    /// Waits a while until all living readers have the contents of this mark. A reader may be stopped.
+    /// Waits until all living readers have mapped the contents of this mark, but at most [`FOLLOW_TIMEOUT`], because a
+    /// reader may be stopped.
     fn wait_for_readers(&self, mark: u64) {
         let (members, end) = (self.members(), deadline_after(FOLLOW_TIMEOUT));
         let is_missing = |slot| {
@@ -150,13 +151,13 @@ impl StoreMembership {
                 && members.is_alive(slot)
         };
         while members.used_slots().any(is_missing) && clock::now() < end {
-            thread::sleep(LOOK_PAUSE);
+            thread::sleep(POLL_PAUSE);
         }
     }
 
     // --- readers ---
 
-    /// Maps the contents for a reader that has joined.
+    /// Maps the contents for a reader that has joined. Raises an error if no process has contents.
     pub(super) fn become_reader(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         if !self.unchecked_store().is_read_only() {
@@ -170,7 +171,7 @@ impl StoreMembership {
         }
     }
 
-    /// Lets the watcher follow new owners from now on.
+    /// Makes the watcher follow new owners from now on, if this process is a reader.
     pub(super) fn begin_following(&self) -> Result<(), ObjectError> {
         if self.may_write() {
             return Ok(());
@@ -181,16 +182,17 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Maps the contents of a new owner, if there is one. The watcher calls this.
+    /// Maps the contents of a new owner, if there is one, without a wait and without errors. The watcher calls this.
     pub(super) fn keep_up(&self) {
-        if self.shape().is_owned() && self.is_behind() {
+        if self.shape().has_single_writer() && self.is_behind() {
             // An owner that does not show its contents rings again once it does. After other errors, the next operation
             // raises them.
             let _ = self.follow_owner(0);
         }
     }
 
-    /// Maps the contents of a new owner. Waits for `timeout` nanoseconds if the owner does not show them.
+    /// Maps the contents of a new owner, if there is one. Waits for at most `timeout` nanoseconds if the owner does not
+    /// show them.
     pub(super) fn follow_owner(&self, timeout: u64) -> Result<(), StoreRefused> {
         let _alone = self.lock_contents();
         if !self.is_behind() {
@@ -208,8 +210,9 @@ impl StoreMembership {
         Ok(())
     }
 
-    /// Reads the contents with `read`, which takes a deadline. Checks between slices of time whether the owner has
-    /// died.
+    /// Reads the contents with `read`, which takes a deadline, and returns the result. Reads again until `timeout` if
+    /// the owner changes the contents meanwhile, and checks between the reads whether the owner has died. Raises
+    /// `Restless` after the timeout, and `Replaced` if there is a new owner.
     pub(super) fn read_contents<R>(
         &self,
         timeout: u64,
@@ -230,7 +233,8 @@ impl StoreMembership {
         }
     }
 
-    /// Finishes a commit in whose middle the owner has died, in memory that no other process sees.
+    /// Finishes the commit in whose middle the owner has died, in a private copy of the memory. Does nothing while the
+    /// owner lives.
     fn finish_commit_of_dead_owner(&self) -> Result<(), StoreRefused> {
         let failed = || ObjectError::os("its memory cannot be mapped");
         let store = self.unchecked_store();
@@ -252,10 +256,10 @@ impl StoreMembership {
         store.finish_commit().map_err(|error| self.map_error(error))
     }
 
-    /// Returns the bytes of memory that the contents have.
+    /// Returns the bytes of memory that are allocated for the contents.
     pub(super) fn allocated_contents(&self) -> io::Result<u64> {
         // A process that only inspects the store has not mapped them. Relaxed: a look.
-        if self.shape().is_owned() && self.current.load(Relaxed) == 0 {
+        if self.shape().has_single_writer() && self.current.load(Relaxed) == 0 {
             let found = self.find_contents(0, 0).ok().flatten();
             return found.map_or(Ok(0), |(file, _)| Ok(512 * file.metadata()?.blocks()));
         }
@@ -263,7 +267,7 @@ impl StoreMembership {
     }
 }
 
-/// Writes bytes of other contents into new ones, without their mark.
+/// Writes bytes of other contents, without their mark, into new contents. Allocates the memory first.
 fn write_contents(
     file: &OwnedFd,
     mapping: &SharedMapping,

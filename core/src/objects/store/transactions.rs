@@ -12,8 +12,8 @@ use crate::shared_heap::HeapError;
 use crate::store::{OpenTransaction, StoreError};
 use std::thread;
 
-/// The time, in nanoseconds, for which a transaction waits for a single operation of another process before it checks
-/// whether that process makes progress.
+/// The time, in nanoseconds, for which the beginning of a transaction waits for a single operation of another process
+/// before it checks whether that process makes progress.
 pub const OPERATION_TIMEOUT: u64 = 5_000_000;
 
 /// The outcome of an attempt to begin a transaction.
@@ -29,8 +29,8 @@ pub enum BeginOutcome {
 }
 
 impl StoreMembership {
-    /// Begins a transaction of a task, or of a thread. `timeout`, in nanoseconds, is for a single operation of another
-    /// process that does not end.
+    /// Begins a transaction of a task or of a thread. Waits for single operations of other processes, until one of them
+    /// has made no progress for `timeout` nanoseconds. Raises an error if this task or thread is within a transaction.
     pub fn begin_transaction(
         &self,
         owner: u64,
@@ -59,7 +59,8 @@ impl StoreMembership {
         }
     }
 
-    /// Ends the transaction of a task or thread: commits its changes, or undoes them.
+    /// Ends the transaction of a task or thread. Commits the changes if `is_kept` is true, and undoes them otherwise.
+    /// Raises an error if this task or thread is within no transaction.
     pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let Some(Transaction { open, .. }) = self.transaction.take(owner) else {
@@ -88,7 +89,7 @@ impl StoreMembership {
         self.with_open(owner, |store, open| store.begin_savepoint(open))
     }
 
-    /// Ends a savepoint: keeps its changes in the transaction, or undoes them.
+    /// Ends a savepoint. Keeps the changes since the savepoint if `is_kept` is true, and undoes them otherwise.
     pub fn end_savepoint(&self, owner: u64, savepoint: u64, is_kept: bool) {
         self.with_open(owner, |store, open| {
             store.end_savepoint(open, savepoint, is_kept)
@@ -107,7 +108,8 @@ impl StoreMembership {
         Some(operate(store, &mut transaction.open))
     }
 
-    /// Returns true if another task of this thread is within a transaction, whose end then wakes waiters for messages.
+    /// Returns true if another task of this thread is within a transaction. The end of that transaction then wakes
+    /// waiters for messages.
     pub fn waits_for_sibling(&self, owner: impl Fn() -> u64) -> bool {
         let is_beside = self.is_beside_sibling(owner);
         if is_beside {
@@ -130,7 +132,7 @@ impl StoreMembership {
     }
 }
 
-/// Begins a transaction, or returns why it has not begun.
+/// Begins a transaction. Returns as the inner error the outcome of an attempt that has not begun one.
 fn try_begin(
     store: &ObjectStore,
     timeout: u64,

@@ -26,13 +26,13 @@ pub const ITEMS: usize = 0;
 pub const ROOM: usize = 1;
 
 /// The number of further attempts to open a log, and the pause before each.
-const LOG_LOOKS: usize = 10;
-pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(2);
+const LOG_ATTEMPTS: usize = 10;
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// The log of a publisher, mapped here.
 pub type Log = Arc<MappedLog>;
 
-/// The processes of publishers, by listing and generation, as they were when they were attached.
+/// The process ids of publishers when they were attached, by listing and generation.
 pub(super) type Processes = Mutex<HashMap<(usize, u64), libc::pid_t>>;
 
 /// The publication of this process, as its topic sees it.
@@ -45,7 +45,7 @@ pub(super) trait LocalPublication: Any + Send + Sync {
 pub(super) trait LocalSubscription: Send + Sync {
     /// Attaches to publishers that have appeared.
     fn attach_publishers(&self);
-    /// Returns true if this thread has read last.
+    /// Returns true if this thread was the last to read.
     fn was_read_by_this_thread(&self) -> bool;
 }
 
@@ -68,9 +68,9 @@ impl Deref for TopicMembership {
 }
 
 impl TopicMembership {
-    /// Completes the membership.
+    /// Builds the membership from its parts.
     pub fn build(parts: Parts) -> Arc<Self> {
-        let start = parts.shape.data() as u64;
+        let start = parts.shape.data_at() as u64;
         Arc::new_cyclic(|weak: &Weak<Self>| {
             let weak: Weak<dyn Watched> = weak.clone();
             TopicMembership {
@@ -118,15 +118,15 @@ impl TopicMembership {
         }
     }
 
-    /// Wakes publishers that wait for room, if there may be some.
-    pub(super) fn wake_for(&self, news: Wakeups) {
-        if news.room {
+    /// Wakes publishers that wait for room, if a change has made some.
+    pub(super) fn wake_for(&self, wakeups: Wakeups) {
+        if wakeups.room {
             self.wake_all(ROOM);
         }
     }
 
-    /// Maps the log of a publisher, and notes its process. The error is the reason why the log cannot be opened, or
-    /// None if the publisher is gone.
+    /// Maps the log of a publisher, and notes the publisher's process in `processes`. Returns as the error the reason
+    /// why the log cannot be opened, or None if the publisher has ended.
     pub(super) fn open_log(
         &self,
         listed: &ListingInfo,
@@ -138,15 +138,15 @@ impl TopicMembership {
                 self.open_log_of(pid, listed)
             }
             Some(Holder::Elsewhere) => Err(Some(
-                "it is in another container, and its memory can be opened only in the same one"
+                "it is in another container, where its memory cannot be opened from here"
                     .to_owned(),
             )),
             None => Err(None),
         }
     }
 
-    /// Maps the log of a publisher of this process. Returns no reason if the publisher ends just now: its memory may be
-    /// gone before its slot among the members is, and long before on a busy machine.
+    /// Maps the log of a publisher in the process `pid`, with some attempts. Returns None as the error if the publisher
+    /// is ending: the kernel may free its memory before its slot among the members, and long before on a busy machine.
     fn open_log_of(&self, pid: libc::pid_t, listed: &ListingInfo) -> Result<Log, Option<String>> {
         let is_alive = || match self.members().holder_of(MemberId(listed.owner)) {
             Some(Holder::Process(holder)) => holder == pid && !sealed::is_ending(pid),
@@ -154,11 +154,11 @@ impl TopicMembership {
         };
         let open = || MappedLog::open(pid, listed.descriptor).map(Arc::new);
         let mut opened = open();
-        for _ in 0..LOG_LOOKS {
+        for _ in 0..LOG_ATTEMPTS {
             if opened.is_ok() || !is_alive() {
                 break;
             }
-            thread::sleep(LOOK_PAUSE);
+            thread::sleep(RETRY_PAUSE);
             opened = open();
         }
         opened.map_err(|why| is_alive().then_some(why))

@@ -8,5 +8,5 @@ mod subscription;
 
 pub use membership::{ITEMS, Log, ROOM, TopicMembership};
 pub use overview::{Overview, PublisherSeen, SubscriberSeen};
-pub use publication::{MOST_MEMORY, Publication, PublishOutcome, RoomWait};
+pub use publication::{MAX_MEMORY, Publication, PublishOutcome, RoomWait};
 pub use subscription::{Message, Payload, Pin, ReceiveOutcome, Subscription};

@@ -1,4 +1,4 @@
-//! Topics as objects among others.
+//! A topic as an object: the implementation of `Object`.
 
 use super::membership::TopicMembership;
 use crate::objects::members::MemberId;
@@ -15,7 +15,7 @@ impl Object for TopicMembership {
         self
     }
 
-    /// Others see first what this process has published.
+    /// Publishes what is written before this process leaves the directory.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         if let Some(publication) = self.local_publication() {
             publication.finish();

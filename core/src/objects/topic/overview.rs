@@ -12,28 +12,28 @@ use crate::topic::subscriber::PublisherId;
 /// A publisher of a topic, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherSeen {
-    /// Its identity.
+    /// The identity of the publisher.
     pub source: PublisherId,
-    /// Its process; 0 if that is in another container, or gone.
+    /// The process id; 0 if the process is in another container or has ended.
     pub pid: libc::pid_t,
-    /// The number of records that it has published, and their bytes; None if its log cannot be opened from here.
+    /// The number of published records, and their bytes; None if this process cannot open the log.
     pub published: Option<(u64, u64)>,
 }
 
 /// A subscriber of a topic, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberSeen {
-    /// Its process; 0 if that is in another container, or gone.
+    /// The process id; 0 if the process is in another container or has ended.
     pub pid: libc::pid_t,
-    /// The number of records of the asked publishers that it has not read; None if it reads from none of them.
+    /// The number of unread records of the given publishers; None if the subscriber reads from none of them.
     pub lag: Option<u64>,
-    /// The number of their records that it has missed.
+    /// The number of missed records of these publishers.
     pub lost: u64,
-    /// Bytes of their large records that it has pinned.
+    /// Bytes of pinned large records of these publishers.
     pub held: u64,
     /// The policy for a slow subscriber.
     pub policy: Policy,
-    /// The number of the policy.
+    /// The argument of the policy: the n of `KeepLast(n)` or `Disconnect(n)`.
     pub number: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Overview {
 }
 
 impl TopicMembership {
-    /// Returns the publishers and the subscribers, and what they have done.
+    /// Returns the publishers and the subscribers, with their progress.
     pub fn overview(&self) -> Result<Overview, ObjectError> {
         self.check()?;
         let directory = self.directory();
@@ -87,8 +87,8 @@ impl TopicMembership {
         })
     }
 
-    /// Returns the subscribers, as these publishers see them: each publisher is a listing, a generation, and the number
-    /// of its next record.
+    /// Returns the subscribers, with their progress in these publishers. A publisher is a listing, a generation, and
+    /// the number of its next record.
     pub(super) fn subscribers_of(&self, publishers: &[(usize, u64, u64)]) -> Vec<SubscriberSeen> {
         let directory = self.directory();
         let seen = |each: SeatInfo| {

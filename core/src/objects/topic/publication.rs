@@ -1,7 +1,7 @@
 //! The publication of this process in a topic.
 
 use super::membership::{
-    ITEMS, LOOK_PAUSE, LocalPublication, LocalSubscription, Log, ROOM, TopicMembership,
+    ITEMS, LocalPublication, LocalSubscription, Log, RETRY_PAUSE, ROOM, TopicMembership,
 };
 use super::overview::SubscriberSeen;
 use crate::memory::mapping::SharedMapping;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The maximum number of bytes that a publisher may hold for large records.
-pub const MOST_MEMORY: u64 = 1 << 36;
+pub const MAX_MEMORY: u64 = 1 << 36;
 
 type LogPublisher = Publisher<Log, Arc<SharedMapping>>;
 
@@ -50,7 +50,8 @@ pub struct PublishOutcome {
 
 impl TopicMembership {
     /// Begins to publish in this process, until the last reference to the result is dropped. Returns the publication
-    /// that is open, if it has the same limits.
+    /// that is open already, if there is one with the same limits. Raises an error for other limits, for missing
+    /// memory, and if the topic has the maximum number of publishers.
     pub fn publish(
         self: &Arc<Self>,
         limits: PublisherLimits,
@@ -137,7 +138,8 @@ impl Publication {
         }
     }
 
-    /// Returns true if all subscribers read what is published from now on. Notifies those that do not.
+    /// Returns true if all subscribers have attached, so that they read what is published from now on. Notifies the
+    /// other ones; `on_full` decides if they wake this process once they have attached.
     pub fn is_attached_by_all(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         Ok(self.publisher()?.is_attached_by_all(on_full))
     }
@@ -180,14 +182,15 @@ impl Publication {
         Ok(PublishOutcome { count, refused })
     }
 
-    /// Reserves a block to fill, which the caller publishes or frees. The inner error is the subscriber that holds the
-    /// memory.
+    /// Reserves a block to fill, which the caller publishes or frees. Returns as the inner error the subscriber that
+    /// holds the memory.
     pub fn reserve(&self, len: u64, on_full: OnFull) -> Result<Result<Block, NoRoom>, ObjectError> {
         let reserved = self.publisher()?.reserve(len, on_full);
         self.separate_no_room(reserved)
     }
 
-    /// Publishes a block that was filled. Puts it back into `block` if there is no room.
+    /// Publishes the first `used` bytes of a filled block. If there is no room, puts the block back into `block`, and
+    /// returns the slowest subscriber as the inner error.
     pub fn publish_block(
         &self,
         form: u8,
@@ -227,7 +230,7 @@ impl Publication {
         (log, address)
     }
 
-    /// Separates missing room, for which the caller may wait, from other errors.
+    /// Returns missing room, for which the caller may wait, as the inner error, and raises other errors.
     fn separate_no_room<T>(
         &self,
         result: Result<T, PublishError>,
@@ -239,6 +242,7 @@ impl Publication {
         }
     }
 
+    /// Converts an error other than missing room.
     #[cold]
     fn map_error(&self, error: PublishError) -> ObjectError {
         match error {
@@ -247,7 +251,7 @@ impl Publication {
         }
     }
 
-    /// Begins a wait of a thread or task, which ends when the result is dropped.
+    /// Begins a wait of a thread or task for room. The wait ends when the result is dropped.
     pub fn wait(self: &Arc<Self>) -> RoomWait {
         // Relaxed: only a number.
         let waiter = Waiter(self.waits.fetch_add(1, Relaxed));
@@ -257,8 +261,8 @@ impl Publication {
         }
     }
 
-    /// Returns true if the slowest subscriber is of this process, and this thread was the last to read from it: a wait
-    /// for it would not end.
+    /// Returns true if the slowest subscriber is in this process, and this thread was the last to read from it: a wait
+    /// for this subscriber would not end.
     pub fn is_read_by_this_thread(&self, slowest: &NoRoom) -> bool {
         if self.topic.check().is_err() || slowest.owner != Some(self.topic.members().self_id().0) {
             return false;
@@ -268,7 +272,7 @@ impl Publication {
         found.any(|each| LocalSubscription::was_read_by_this_thread(&**each))
     }
 
-    /// Returns the subscribers, as this publisher sees them.
+    /// Returns the subscribers, with their progress in this publisher.
     pub fn subscribers(&self) -> Result<Vec<SubscriberSeen>, ObjectError> {
         let publisher = self.publisher()?;
         let (listing, generation) = publisher.listing();
@@ -278,7 +282,7 @@ impl Publication {
         Ok(self.topic.subscribers_of(&[(listing, generation, next)]))
     }
 
-    /// Returns the number of published records, the bytes of large ones that are in use, and those that have memory.
+    /// Returns the number of published records, the bytes of large records in use, and the bytes with memory.
     pub fn stats(&self) -> Result<(u64, u64, u64), ObjectError> {
         let publisher = self.publisher()?;
         let (used, backed) = publisher.memory();
@@ -295,7 +299,7 @@ impl Publication {
         })
     }
 
-    /// Notes that a loop has waited for the subscribers, before it drops the last handle.
+    /// Notes that an event loop has waited for the subscribers, if this is the last handle.
     pub fn note_waited(self: &Arc<Self>) {
         if Arc::strong_count(self) == 1 {
             self.has_waited.store(true, Relaxed);
@@ -334,8 +338,8 @@ fn write_large(
 }
 
 impl LocalPublication for Publication {
-    /// Publishes what is written, and waits a while until all subscribers have attached: they read mapped memory also
-    /// after this process has gone. The process of an earlier subscriber may not have reacted so far.
+    /// Publishes what is written, and waits for at most [`ATTACH_TIMEOUT`] until all subscribers have attached: they
+    /// can read the mapped memory after this process has ended.
     fn finish(&self) {
         // Relaxed: set by the thread that drops the last handle.
         if self.has_waited.load(Relaxed) {
@@ -358,7 +362,7 @@ impl LocalPublication for Publication {
             if begun.elapsed() >= ATTACH_TIMEOUT {
                 return;
             }
-            thread::sleep(LOOK_PAUSE);
+            thread::sleep(RETRY_PAUSE);
         }
     }
 }
@@ -386,7 +390,7 @@ impl RoomWait {
         &self.publication
     }
 
-    /// Returns the way in which attempts to publish within this wait treat missing room.
+    /// Returns the argument `on_full` for attempts to publish within this wait.
     pub fn on_full(&self) -> OnFull {
         OnFull::Wait(self.waiter)
     }

@@ -41,14 +41,15 @@ pub struct Subscription {
     reader: AtomicUsize,
 }
 
-/// Returns a number of this thread that no other living thread has.
+/// Returns a number that no other living thread has: the address of a variable of this thread.
 fn this_thread() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl TopicMembership {
-    /// Subscribes in this process, until the result is dropped.
+    /// Subscribes in this process, until the result is dropped. Raises an error for missing memory, and if the topic
+    /// has the maximum number of subscribers.
     pub fn subscribe(
         self: &Arc<Self>,
         policy: (Policy, u64),
@@ -78,8 +79,8 @@ impl TopicMembership {
             &mut open,
         );
         let joined = joined.map_err(ObjectError::no_memory("a subscriber"))?;
-        let (subscriber, news) = joined.ok_or(ObjectError::Full("128 subscribers"))?;
-        self.wake_for(news);
+        let (subscriber, wakeups) = joined.ok_or(ObjectError::Full("128 subscribers"))?;
+        self.wake_for(wakeups);
         let subscription = Arc::new(Subscription {
             topic: self.clone(),
             processes,
@@ -103,9 +104,9 @@ impl Subscription {
         self.topic.check()?;
         let mut subscriber = lock(&self.subscriber);
         if subscriber.is_stale() {
-            let news = subscriber
+            let wakeups = subscriber
                 .refresh(&mut |listed: &ListingInfo| self.topic.open_log(listed, &self.processes));
-            self.topic.wake_for(news);
+            self.topic.wake_for(wakeups);
             let known: Vec<_> = subscriber.sources().collect();
             lock(&self.processes).retain(|&(listing, generation), _| {
                 let is_same = |source: &PublisherId| {
@@ -117,12 +118,12 @@ impl Subscription {
         Ok(subscriber)
     }
 
-    /// Receives messages, as [`Subscriber::receive`], large ones in place. Reports each publisher that cannot be read
+    /// Receives messages, large ones in place: see [`Subscriber::receive`]. Reports each publisher that cannot be read
     /// once.
     #[inline]
     pub fn receive(
         &self,
-        most: usize,
+        max_messages: usize,
         out: &mut Vec<u8>,
         messages: &mut Vec<Message>,
     ) -> Result<ReceiveOutcome, ObjectError> {
@@ -130,11 +131,11 @@ impl Subscription {
         if let Some((source, why)) = subscriber.next_unreadable() {
             return Ok(ReceiveOutcome::Unreachable(source, why));
         }
-        let (received, news) = subscriber.receive(most, true, out, messages);
+        let (received, wakeups) = subscriber.receive(max_messages, true, out, messages);
         drop(subscriber);
         // Relaxed: only for warnings.
         self.reader.store(this_thread(), Relaxed);
-        self.topic.wake_for(news);
+        self.topic.wake_for(wakeups);
         Ok(ReceiveOutcome::Received(received))
     }
 
@@ -143,31 +144,31 @@ impl Subscription {
         lock(&self.subscriber).may_receive()
     }
 
-    /// Returns the process of a publisher that it reads, also once the publisher is gone; 0 if it is not known.
+    /// Returns the process id of a publisher that is read, also once the publisher has ended; 0 for other publishers.
     pub fn process_of(&self, source: PublisherId) -> libc::pid_t {
         let known = lock(&self.processes);
         let pid = known.get(&(source.listing, source.generation));
         pid.copied().unwrap_or(0)
     }
 
-    /// Returns the number of records that it has missed.
+    /// Returns the number of missed records.
     pub fn lost(&self) -> Result<u64, ObjectError> {
         self.topic.check()?;
         Ok(lock(&self.subscriber).lost())
     }
 
-    /// Returns the publishers that it reads and that have not ended.
+    /// Returns the publishers that are read and have not ended.
     pub fn sources(&self) -> Result<Vec<PublisherId>, ObjectError> {
         Ok(self.refreshed()?.live_sources().collect())
     }
 
-    /// Returns true if the subscription reads from no publisher, and this one, from which it no longer reads, still
-    /// publishes.
+    /// Returns true if this publisher, which the subscription no longer reads, still publishes, and no other publisher
+    /// is read.
     pub fn is_last_source(&self, source: PublisherId) -> Result<bool, ObjectError> {
         Ok(self.refreshed()?.is_last_source(source))
     }
 
-    /// Ends the subscription. What it has pinned stays until it is unpinned.
+    /// Ends the subscription. Pinned blocks stay pinned until [`unpin`](Self::unpin).
     pub fn leave(&self) {
         if self.topic.check().is_ok() {
             lock(&self.subscriber).leave();

@@ -139,8 +139,8 @@ mod _core {
         names.zip(crate::crash::passed()).collect()
     }
 
-    /// Lets this process get a signal when it passes a point for the `times`th time from now on. The time of its death goes
-    /// to `obituary`, a descriptor.
+    /// Lets this process get a signal when it passes a point for the `times`th time from now on. The time of its death
+    /// goes to `obituary`, a descriptor.
     #[cfg(feature = "crashpoints")]
     #[pyfunction]
     fn crash_at(name: &str, times: u64, signal: i32, obituary: i32) -> PyResult<()> {

@@ -53,12 +53,12 @@ impl EncodedItems {
     pub(crate) fn put(
         &self,
         membership: &QueueMembership,
-        patience: u64,
+        timeout: u64,
     ) -> Result<PutOutcome, ObjectError> {
         if self.pieces.is_empty() {
-            return membership.put(&self.small.bytes, self.count, patience);
+            return membership.put(&self.small.bytes, self.count, timeout);
         }
-        membership.put_large(self.len, self.count, patience, |to, at| self.write(to, at))
+        membership.put_large(self.len, self.count, timeout, |to, at| self.write(to, at))
     }
 
     /// Writes all items into a chunk that has room. Returns the bytes used.
@@ -185,7 +185,8 @@ impl LargeItem {
 
     /// Writes its payload, except buffers that the program fills.
     ///
-    /// # Safety The bytes of the payload from `to` on are writable, and no other code uses them.
+    /// # Safety
+    /// The bytes of the payload from `to` on are writable, and no other code uses them.
     pub(crate) unsafe fn write_payload(&self, to: *mut u8) {
         let place = |part: u64| to.wrapping_add(part as usize);
         // SAFETY: the parts are within the payload, and do not overlap.

@@ -178,8 +178,9 @@ impl NumPy {
 
     /// Describes an array; None if its elements are no numbers, or have gaps or another order.
     ///
-    /// # Safety `array` is alive and exactly of the type of arrays, the GIL is held, and nothing changes the array
-    /// while the result is used: no Python code runs.
+    /// # Safety
+    /// `array` is alive and exactly of the type of arrays, the GIL is held, and nothing changes the array while the
+    /// result is used: no Python code runs.
     #[inline]
     pub(crate) unsafe fn describe<'a>(
         &'static self,
@@ -215,7 +216,8 @@ impl NumPy {
 
     /// Returns the owner of the memory that an array refers to, through all arrays between.
     ///
-    /// # Safety `array` is alive and exactly of the type of arrays, and the GIL is held.
+    /// # Safety
+    /// `array` is alive and exactly of the type of arrays, and the GIL is held.
     #[inline]
     pub(crate) unsafe fn memory_owner(&self, mut array: *mut ffi::PyObject) -> MemoryOwner {
         loop {
@@ -233,7 +235,8 @@ impl NumPy {
         }
     }
 
-    /// Returns a new array over the elements at `data`, or over memory of its own if that is null; None if there is no memory.
+    /// Returns a new array over the elements at `data`, or over memory of its own if that is null; None if there is no
+    /// memory.
     ///
     /// # Safety
     /// The elements are readable for as long as the array lives.
@@ -245,8 +248,8 @@ impl NumPy {
         shape: &[ffi::Py_ssize_t],
         data: *mut c_void,
     ) -> Option<Bound<'py, PyAny>> {
-        // SAFETY: the type and the function are NumPy's own. The function takes over a reference to the element type, and
-        // returns a new array, or null with an exception.
+        // SAFETY: the type and the function are NumPy's own. The function takes over a reference to the element type,
+        // and returns a new array, or null with an exception.
         unsafe {
             let array = (self.new_from_descr)(
                 self.array,
@@ -279,7 +282,8 @@ impl NumPy {
         if self.size(dtype, shape)? != len {
             return None;
         }
-        // SAFETY: the array keeps `owner`, which keeps the bytes. NumPy's function takes over the reference, also if it fails.
+        // SAFETY: the array keeps `owner`, which keeps the bytes. NumPy's function takes over the reference, also if it
+        // fails.
         unsafe {
             let array = self.new_array(py, dtype, shape, data.cast_mut().cast())?;
             if (self.set_base_object)(array.as_ptr(), owner.into_ptr()) != 0 {
@@ -290,8 +294,8 @@ impl NumPy {
         }
     }
 
-    /// Returns an array with memory of its own and a copy of the `len` bytes at `data`; None if the bytes do not have this
-    /// shape.
+    /// Returns an array with memory of its own and a copy of the `len` bytes at `data`; None if the bytes do not have
+    /// this shape.
     ///
     /// # Safety
     /// The bytes are readable for the time of the call.

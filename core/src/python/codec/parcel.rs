@@ -175,7 +175,8 @@ impl ByteView {
 
     /// Returns bytes that `owner` has.
     ///
-    /// # Safety `owner` has these bytes for as long as it lives.
+    /// # Safety
+    /// `owner` has these bytes for as long as it lives.
     pub(crate) unsafe fn of(owner: Bound<'_, PyAny>, start: *const u8, len: usize) -> Self {
         ByteView {
             owner: owner.unbind(),

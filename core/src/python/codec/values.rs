@@ -65,7 +65,7 @@ fn exception_for(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Opt
 fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
     let why = error.value(py);
     let text = format!(
-        "{why}; a name that was opened with raw=True has bytes alone: make bytes of it, or say raw=False everywhere"
+        "{why}; an object opened with raw=True carries only bytes: convert the value, or open it with raw=False everywhere"
     );
     PyTypeError::new_err(text)
 }

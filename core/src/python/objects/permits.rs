@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// `_refuse_to_block`.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Permits {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     semaphore: Arc<SemaphoreMembership>,
     is_owned: bool,
     reentrant: bool,
@@ -59,8 +59,8 @@ fn wait(slf: &Bound<'_, Permits>, timeout: Option<f64>) -> PyResult<()> {
         true => semaphore.try_acquire_reserved(),
         false => semaphore.try_acquire(),
     };
-    let name = slf.get().name.get();
-    let waited = name.wait_in(slf.py(), PERMITS, timeout, acquire)?;
+    let object = slf.get().object.get();
+    let waited = object.wait_in(slf.py(), PERMITS, timeout, acquire)?;
     if waited != Some(true) {
         let why = (waited, timeout, PERMITS);
         slf.call_method1(intern!(slf.py(), "_raise_wait_failed"), why)?;
@@ -72,7 +72,7 @@ fn wait(slf: &Bound<'_, Permits>, timeout: Option<f64>) -> PyResult<()> {
 /// the text.
 #[inline]
 pub(super) fn check_no_further_arguments(
-    name: &SharedObject,
+    object: &SharedObject,
     others: &Bound<'_, PyTuple>,
     options: Option<&Bound<'_, PyDict>>,
     remedy: &'static str,
@@ -82,15 +82,15 @@ pub(super) fn check_no_further_arguments(
     }
     Err(PyTypeError::new_err(format!(
         "{}: {remedy}",
-        name.describe()
+        object.describe()
     )))
 }
 
 impl Permits {
     #[inline]
     fn take(&self, py: Python<'_>, owner: u64, is_apart: bool, is_long: bool) -> PyResult<bool> {
-        let name = self.name.get();
-        name.open(py)?;
+        let object = self.object.get();
+        object.open(py)?;
         let semaphore = &self.semaphore;
         let again = match (self.reentrant, is_apart) {
             (true, _) => Reentry::Nest,
@@ -102,8 +102,8 @@ impl Permits {
             (false, true) => semaphore.try_acquire_reserved(),
             (false, false) => semaphore.try_acquire(),
         };
-        let taken = name.map_error(py, taken)?;
-        name.count_acquired(i64::from(taken));
+        let taken = object.map_error(py, taken)?;
+        object.count_acquired(i64::from(taken));
         Ok(taken)
     }
 }
@@ -112,11 +112,11 @@ impl Permits {
 impl Permits {
     /// Makes permits of this object. With `reentrant`, the owner of a lock may acquire it again.
     #[new]
-    fn new(py: Python<'_>, name: Bound<'_, SharedObject>, reentrant: bool) -> PyResult<Self> {
-        let semaphore = name.get().open_as::<SemaphoreMembership>(py)?;
-        let is_owned = name.get().shape_kind() != Kind::Semaphore;
+    fn new(py: Python<'_>, object: Bound<'_, SharedObject>, reentrant: bool) -> PyResult<Self> {
+        let semaphore = object.get().open_as::<SemaphoreMembership>(py)?;
+        let is_owned = object.get().shape_kind() != Kind::Semaphore;
         Ok(Permits {
-            name: name.unbind(),
+            object: object.unbind(),
             semaphore,
             is_owned,
             reentrant,
@@ -125,12 +125,12 @@ impl Permits {
 
     /// Returns true if an acquire would wait now, because no permit is free.
     fn _locked(&self, py: Python<'_>) -> PyResult<bool> {
-        let name = self.name.get();
+        let object = self.object.get();
         let free = {
-            name.open(py)?;
+            object.open(py)?;
             self.semaphore.free_permits()
         };
-        Ok(name.map_error(py, free)? == 0)
+        Ok(object.map_error(py, free)? == 0)
     }
 
     /// Returns the owner that acquires or releases here and now; 0 for a semaphore.
@@ -160,21 +160,21 @@ impl Permits {
     /// Takes over a permit that the running task or thread has left behind with an earlier handle, and returns True if
     /// there was one. Otherwise the caller would wait for itself.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
-        let name = self.name.get();
-        name.open(py)?;
+        let object = self.object.get();
+        object.open(py)?;
         let semaphore = &self.semaphore;
         let regained = !self.is_owned && semaphore.reclaim_permit(current_owner(py)?);
-        name.count_acquired(i64::from(regained));
+        object.count_acquired(i64::from(regained));
         Ok(regained)
     }
 
     /// Releases a permit that this owner has acquired. Raises LocalProtocolError if it has none.
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
-        let name = self.name.get();
-        name.open(py)?;
+        let object = self.object.get();
+        object.open(py)?;
         let semaphore = &self.semaphore;
-        if !self.is_owned && !name.has_acquired() && semaphore.has_abandoned_permits() {
+        if !self.is_owned && !object.has_acquired() && semaphore.has_abandoned_permits() {
             // Another handle, which may be closed, has acquired this permit.
             semaphore.forget_abandoned_permit(current_owner(py)?);
         }
@@ -183,8 +183,8 @@ impl Permits {
         } else {
             semaphore.release()
         };
-        name.map_error(py, released)?;
-        name.count_acquired(-1);
+        object.map_error(py, released)?;
+        object.count_acquired(-1);
         Ok(())
     }
 
@@ -208,15 +208,15 @@ impl Permits {
     ) -> PyResult<bool> {
         let (this, py) = (slf.get(), slf.py());
         let remedy = "acquire() takes a timeout in seconds alone; acquire(timeout=0) does not wait";
-        check_no_further_arguments(this.name.get(), others, options, remedy)?;
+        check_no_further_arguments(this.object.get(), others, options, remedy)?;
         let timeout = timeout.as_ref().map(parse_timeout).transpose()?;
         let owner = this._owner(py)?;
         if this._try(py, owner, false)? || this._regain(py)? {
             return Ok(true);
         }
         wait(slf, timeout)?;
-        let name = this.name.get();
-        name.count_acquired(1);
+        let object = this.object.get();
+        object.count_acquired(1);
         if this.is_owned {
             this.semaphore.set_lock_owner(owner);
         }

@@ -7,7 +7,7 @@ use crate::objects::kinds;
 use crate::objects::lifecycle;
 use crate::objects::membership::Membership;
 use crate::objects::memory::ObjectAddress;
-use crate::objects::memory::shape::{OWNED, Shape};
+use crate::objects::memory::shape::{SINGLE_WRITER, Shape};
 use crate::objects::object::{Object, downcast, downcast_ref};
 use crate::objects::queue::take_dropped;
 use crate::objects::registry::Handle;
@@ -203,7 +203,7 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
         return Some(Shape::of_topic(raw));
     }
     if kind == Kind::Store.word() {
-        return Shape::of_store(amount, items == OWNED);
+        return Shape::of_store(amount, items == SINGLE_WRITER);
     }
     let kind = Kind::SHARED_OBJECTS
         .into_iter()

@@ -16,15 +16,15 @@ use std::sync::Arc;
 /// would lose the signal.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Signals {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     membership: Arc<SignalMembership>,
 }
 
 #[cold]
-fn not_a_count_error(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
+fn not_a_count_error(object: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
     let text = format!(
         "{}: expected a number of signals, got {count}",
-        name.describe()
+        object.describe()
     );
     PyValueError::new_err(text)
 }
@@ -33,10 +33,10 @@ fn not_a_count_error(name: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
 impl Signals {
     /// Makes the signals of this object.
     #[new]
-    fn new(py: Python<'_>, name: Bound<'_, SharedObject>) -> PyResult<Self> {
-        let membership = name.get().open_as::<SignalMembership>(py)?;
+    fn new(py: Python<'_>, object: Bound<'_, SharedObject>) -> PyResult<Self> {
+        let membership = object.get().open_as::<SignalMembership>(py)?;
         Ok(Signals {
-            name: name.unbind(),
+            object: object.unbind(),
             membership,
         })
     }
@@ -53,31 +53,31 @@ impl Signals {
         others: &Bound<'_, PyTuple>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let name = self.name.get();
+        let object = self.object.get();
         let remedy = "signal() takes a number of signals alone";
-        check_no_further_arguments(name, others, options, remedy)?;
+        check_no_further_arguments(object, others, options, remedy)?;
         let count = match count {
             None => 1,
             Some(count) => count
                 .extract()
-                .map_err(|_| not_a_count_error(name, &count))?,
+                .map_err(|_| not_a_count_error(object, &count))?,
         };
-        name.open(py)?;
-        name.map_error(py, self.membership.signal(count))
+        object.open(py)?;
+        object.map_error(py, self.membership.signal(count))
     }
 
     /// Discard the pending signals, and return how many there were.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
-        let name = self.name.get();
-        name.open(py)?;
-        name.map_error(py, self.membership.drain())
+        let object = self.object.get();
+        object.open(py)?;
+        object.map_error(py, self.membership.drain())
     }
 
     /// Takes a pending signal. Returns False if there is none.
     fn _try(&self, py: Python<'_>) -> PyResult<bool> {
-        let name = self.name.get();
-        name.open(py)?;
-        name.map_error(py, self.membership.try_take_signal())
+        let object = self.object.get();
+        object.open(py)?;
+        object.map_error(py, self.membership.try_take_signal())
     }
 
     /// Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
@@ -91,15 +91,15 @@ impl Signals {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<bool> {
         let (this, py) = (slf.get(), slf.py());
-        let name = this.name.get();
+        let object = this.object.get();
         let remedy = "wait() takes a timeout in seconds alone; wait(timeout=0) does not wait";
-        check_no_further_arguments(name, others, options, remedy)?;
+        check_no_further_arguments(object, others, options, remedy)?;
         let timeout = timeout.as_ref().map(parse_timeout).transpose()?;
         if this._try(py)? {
             return Ok(true);
         }
         let take = |_| this.membership.try_take_signal();
-        let waited = name.wait_in(py, WAITERS, timeout, take)?;
+        let waited = object.wait_in(py, WAITERS, timeout, take)?;
         if waited != Some(true) {
             let why = (waited, timeout, WAITERS);
             slf.call_method1(intern!(py, "_raise_wait_failed"), why)?;

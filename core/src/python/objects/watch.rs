@@ -6,8 +6,8 @@ use crate::python::support::errors::os_error;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// Watches directories for new shared objects. Returns a descriptor that is readable once one may have appeared: look for it
-/// then, and watch anew.
+/// Watches directories for new shared objects. Returns a descriptor that is readable once one may have appeared: look
+/// for it then, and watch anew.
 ///
 /// Raises OSError if the system refuses.
 #[pyfunction]

@@ -1,7 +1,7 @@
 //! Frames on their way in: received from the ring, and turned into Python objects.
 //!
-//! A frame is a large value, so each function on its way is inlined. Otherwise it is copied again and again, which takes
-//! 30 ns in all.
+//! A frame is a large value, so each function on its way is inlined. Otherwise it is copied again and again, which
+//! takes 30 ns in all.
 
 use crate::connection::buffer;
 use crate::connection::channel::{Channel, Receiver};

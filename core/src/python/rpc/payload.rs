@@ -98,8 +98,8 @@ impl<'a> Payload<'a> {
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends a frame, and one that begins a call only if the peer has not left. Returns false if there is no room now: the
-    /// frame is kept then, and the peer rings once there is room.
+    /// Sends a frame, and one that begins a call only if the peer has not left. Returns false if there is no room now:
+    /// the frame is kept then, and the peer rings once there is room.
     #[inline(always)]
     pub(crate) fn send_or_keep(
         &mut self,

@@ -1,9 +1,9 @@
 //! Calls of an event loop that are in flight while their tasks let the loop turn.
 //!
-//! Where both sides share one CPU, a look for the reply of one call costs two context switches. So while other calls are in
-//! flight, a call is sent and its task lets the loop turn once. By then the peer has worked on all calls, and a frame may
-//! have been taken out of the ring by another task, which has left it here. No future is made for the call, and the loop
-//! is not woken.
+//! Where both sides share one CPU, a look for the reply of one call costs two context switches. So while other calls
+//! are in flight, a call is sent and its task lets the loop turn once. By then the peer has worked on all calls, and a
+//! frame may have been taken out of the ring by another task, which has left it here. No future is made for the call,
+//! and the loop is not woken.
 
 use crate::python::rpc::incoming::{Frame, ReceivedFrame};
 use crate::sync::{lock, this_thread};

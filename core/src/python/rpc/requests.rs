@@ -46,8 +46,8 @@ impl Requests {
     /// Sends a request, and looks for its reply for as long as that pays.
     ///
     /// Anything but a plain reply is returned as a frame, (opcode, id, payload); so is a plain reply if the loop has to
-    /// turn before the caller gets it. With `pipelines`, the task itself lets the loop turn, and calls of other tasks in
-    /// flight are looked for together.
+    /// turn before the caller gets it. With `pipelines`, the task itself lets the loop turn, and calls of other tasks
+    /// in flight are looked for together.
     ///
     /// A task in another thread than the loop's takes no frame: the caller may find that it is in the wrong place and
     /// raise, and a call that the loop is about to wait for would miss the frame.

@@ -19,11 +19,11 @@ pub fn segment_memory(capacity: usize) -> usize {
         .sum()
 }
 
-/// Creates the file of a segment whose rings hold ``capacity`` bytes each, locks it, and allocates the memory that the rings
-/// begin with.
+/// Creates the file of a segment whose rings hold ``capacity`` bytes each, locks it, and allocates the memory that the
+/// rings begin with.
 ///
-/// Returns None if a clean-up took the file for that of a dead process before it was locked. If this returns no descriptor,
-/// the caller has to remove what has the name.
+/// Returns None if a clean-up took the file for that of a dead process before it was locked. If this returns no
+/// descriptor, the caller has to remove what has the name.
 #[pyfunction]
 pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<Option<Descriptor>> {
     let (size, used) = (

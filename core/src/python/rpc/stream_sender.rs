@@ -110,8 +110,8 @@ impl StreamSender {
         self.send_payload(py, Payload::new(item)?)
     }
 
-    /// Sends the items of an iterator. Returns True if the sender has to pause before the next item, for credit or for the
-    /// event loop; False at the end of the iterator.
+    /// Sends the items of an iterator. Returns True if the sender has to pause before the next item, for credit or for
+    /// the event loop; False at the end of the iterator.
     ///
     /// `encode` is an Encoder, or a function from a value to a body. For an exception that it raises, this raises what
     /// `explain` returns for the item and the exception.

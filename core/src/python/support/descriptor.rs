@@ -72,21 +72,21 @@ impl Descriptor {
 /// there were more descriptors, or this process could not take them; and the id of the process that sent the packet, 0
 /// if that has no id here or the socket does not have SO_PASSCRED.
 ///
-/// ``patience`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of that time
-/// for which it spins.
+/// ``timeout`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of that time for
+/// which it spins.
 #[pyfunction]
-#[pyo3(signature = (socket, size, patience=0, spin=0, /))]
+#[pyo3(signature = (socket, size, timeout=0, spin=0, /))]
 pub fn receive_packet(
     py: Python<'_>,
     socket: i32,
     size: usize,
-    patience: u64,
+    timeout: u64,
     spin: u64,
 ) -> PyResult<(Bound<'_, PyBytes>, Vec<Descriptor>, bool, i32)> {
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    if patience > 0 {
-        py.detach(|| packet::wait(socket, spin, patience));
+    if timeout > 0 {
+        py.detach(|| packet::wait(socket, spin, timeout));
     }
     // Most packets are small, and a large buffer would have to be filled with zeros first.
     let len = packet::next_len(socket).map_err(|error| os_error(&error))?;

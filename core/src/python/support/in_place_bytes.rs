@@ -11,8 +11,8 @@ use std::any::Any;
 use std::os::raw::c_int;
 use std::sync::Arc;
 
-/// Read-only bytes of an item or a message, which another process has written. Their memory is used for nothing else while
-/// this object or a view of it lives.
+/// Read-only bytes of an item or a message, which another process has written. Their memory is used for nothing else
+/// while this object or a view of it lives.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct InPlaceBytes {
     /// Keeps the memory.

@@ -1,7 +1,7 @@
 //! Coroutines that the core runs.
 //!
-//! Most of them end in their first step. One that does not delegates to an awaitable of Python's, or to several, one after
-//! the other. This module keeps their state and gives them the methods of a coroutine.
+//! Most of them end in their first step. One that does not delegates to an awaitable of Python's, or to several, one
+//! after the other. This module keeps their state and gives them the methods of a coroutine.
 
 use crate::python::support::step::{self, Step, ThrowArguments, send};
 use crate::sync::lock;
@@ -290,8 +290,8 @@ fn refuse<T: NativeCoroutine>(this: &T, state: State<T>) -> PyErr {
     T::misuse(has_ended)
 }
 
-/// Implements the methods of a native coroutine. The fields are those that refer to Python objects; further methods follow
-/// in braces.
+/// Implements the methods of a native coroutine. The fields are those that refer to Python objects; further methods
+/// follow in braces.
 macro_rules! methods {
     ($class:ident, [$($field:ident),+] $(, { $($further:tt)* })?) => {
         #[pymethods]

@@ -113,8 +113,8 @@ pub(crate) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     }
 }
 
-/// Returns a generator that is marked as a coroutine, whose steps run without `__await__`. Raises TypeError for any other
-/// object.
+/// Returns a generator that is marked as a coroutine, whose steps run without `__await__`. Raises TypeError for any
+/// other object.
 #[cold]
 fn check_is_coroutine(next: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     let flags = || {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Checks between two reads of the clock, each of which takes as long as a tenth of the work between.
 const CHECKS_PER_READ: u32 = 8;
 
-/// The end of the time for which a task may go on without a turn of the event loop. Before the first begin, it has passed.
+/// The end of the time for which a task may go on without a turn of the event loop. Before the first begin, it has
+/// passed.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
 pub struct YieldBudget {
@@ -17,8 +18,8 @@ pub struct YieldBudget {
 }
 
 impl YieldBudget {
-    /// Does what `is_spent` does, for work that takes less time than a read of the clock: returns false a few times in a
-    /// row without one.
+    /// Does what `is_spent` does, for work that takes less time than a read of the clock: returns false a few times in
+    /// a row without one.
     #[inline]
     pub fn is_spent_sampled(&self) -> bool {
         let checks = self.checks.load(Relaxed);

@@ -13,7 +13,8 @@ use std::sync::Arc;
 ///
 /// `scalars`: names of the types that a single value may have, such as "int", or "any" for all of them; `dtypes`: of an
 /// "ndarray" the element types, if not all. An array is described by `each`, the type of the items of a list, or with
-/// `is_tuple` of a tuple of any length; or by `items`, the types of those of a tuple. `keys` and `values` describe a dict.
+/// `is_tuple` of a tuple of any length; or by `items`, the types of those of a tuple. `keys` and `values` describe a
+/// dict.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct ExpectedType(Arc<TypeSpec>);
 
@@ -54,8 +55,8 @@ impl ExpectedType {
 
     /// Returns the value of bytes, or of a parcel.
     ///
-    /// Raises ValueError if the value is not of this type, or if the core cannot read it. Copies of the parcel's buffers
-    /// that were made until then replace these buffers.
+    /// Raises ValueError if the value is not of this type, or if the core cannot read it. Copies of the parcel's
+    /// buffers that were made until then replace these buffers.
     fn read<'py>(&self, py: Python<'py>, body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let spec = self.spec();
         let value = match body.cast::<Parcel>() {

@@ -564,7 +564,8 @@ impl<'a, 'py> Reader<'a, 'py> {
 
 /// Returns an object that the interpreter has made, and Unreadable if it had no memory.
 ///
-/// # Safety `made` is a new reference, or null with an exception.
+/// # Safety
+/// `made` is a new reference, or null with an exception.
 unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
     // SAFETY: as above.
     unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unreadable)

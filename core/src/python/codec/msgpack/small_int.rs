@@ -25,7 +25,8 @@ struct Int {
 
 /// Returns the value of an int that has at most one digit.
 ///
-/// # Safety `value` is an int and alive.
+/// # Safety
+/// `value` is an int and alive.
 #[inline]
 pub(super) unsafe fn small_int(value: *mut ffi::PyObject) -> Option<i64> {
     let value = value.cast::<Int>();

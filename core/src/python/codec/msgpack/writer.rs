@@ -217,7 +217,8 @@ impl<'a> Writer<'a> {
     /// Writes a value.
     ///
     /// # Safety
-    /// `value` is alive, and the GIL is held. The values in it stay alive while no Python code runs, and the writer runs none.
+    /// `value` is alive, and the GIL is held. The values in it stay alive while no Python code runs, and the writer
+    /// runs none.
     #[inline]
     unsafe fn put(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
         // SAFETY: as above; the types are static.
@@ -451,7 +452,8 @@ impl<'a> Writer<'a> {
     /// Adds the view that `view_of` returns for `owner` to the buffers, unless that owner is there already. Returns its
     /// index.
     ///
-    /// # Safety The conditions of `put`.
+    /// # Safety
+    /// The conditions of `put`.
     unsafe fn add_buffer(
         &mut self,
         owner: *mut ffi::PyObject,

@@ -28,8 +28,8 @@ enum State {
 
 /// An item that this process has claimed.
 ///
-/// The claim ends at the latest when no code refers to it or to its memory. The item then returns to the queue, unless it
-/// was acknowledged.
+/// The claim ends at the latest when no code refers to it or to its memory. The item then returns to the queue, unless
+/// it was acknowledged.
 pub(crate) struct ClaimedItem {
     membership: Arc<QueueMembership>,
     claim: queue::Claim,
@@ -92,8 +92,8 @@ impl ClaimedItem {
         self.read_copied(py, values, number, true)
     }
 
-    /// Returns the value of the item, which refers to no memory of the queue. `number` is that of the item, for errors. With
-    /// `owns`, its arrays belong to the receiver.
+    /// Returns the value of the item, which refers to no memory of the queue. `number` is that of the item, for errors.
+    /// With `owns`, its arrays belong to the receiver.
     fn read_copied<'py>(
         &self,
         py: Python<'py>,
@@ -191,8 +191,8 @@ impl ClaimedItem {
             return Ok(false);
         }
         let (membership, claim) = (&self.membership, &self.claim);
-        let has_ended = attempt_to_end(py, membership, |patience| {
-            membership.acknowledge(claim, end, keeps_memory, patience)
+        let has_ended = attempt_to_end(py, membership, |timeout| {
+            membership.acknowledge(claim, end, keeps_memory, timeout)
         })?;
         *lock(&self.state) = if has_ended && keeps_memory {
             State::Acknowledged
@@ -208,8 +208,8 @@ impl ClaimedItem {
             return Ok(false);
         }
         let (membership, claim) = (&self.membership, &self.claim);
-        let has_ended = attempt_to_end(py, membership, |patience| {
-            membership.return_item(claim, patience)
+        let has_ended = attempt_to_end(py, membership, |timeout| {
+            membership.return_item(claim, timeout)
         })?;
         *lock(&self.state) = State::Ended;
         Ok(has_ended)

@@ -7,7 +7,8 @@ use crate::python::codec::values::{Values, is_from_signal_handler, item_at};
 use crate::python::objects::error::object_error;
 use crate::python::objects::queues::claimed_item::ClaimedItem;
 use crate::python::objects::queues::waiting::{
-    FailedWait, PATIENCE, attempt, corruption_error, first_word, shut_down_error, wait_for,
+    FailedWait, OWNER_LOCK_TIMEOUT, attempt, corruption_error, first_word, shut_down_error,
+    wait_for,
 };
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::scratch::Scratch;
@@ -54,9 +55,8 @@ impl Inbox {
         let mut outcome = membership.pop(source, max_items, items, 0);
         if let Err(ObjectError::Changing { .. }) = outcome {
             outcome = py.detach(|| {
-                membership.with_lock_timeout(|patience| {
-                    membership.pop(source, max_items, items, patience)
-                })
+                membership
+                    .with_lock_timeout(|timeout| membership.pop(source, max_items, items, timeout))
             });
         }
         outcome.map_err(|error| object_error(py, membership, error))
@@ -123,8 +123,8 @@ impl Inbox {
         taken
     }
 
-    /// Waits in a thread for up to `max_items` values. Returns none of them if other takers were quicker, or the reason for
-    /// which the wait has failed.
+    /// Waits in a thread for up to `max_items` values. Returns none of them if other takers were quicker, or the reason
+    /// for which the wait has failed.
     pub(crate) fn wait_some<'py>(
         &self,
         py: Python<'py>,
@@ -146,7 +146,8 @@ impl Inbox {
             if !membership.may_pop() {
                 return Ok(None);
             }
-            let outcome = membership.pop(Source::Queue, max_items, &mut items, PATIENCE)?;
+            let outcome =
+                membership.pop(Source::Queue, max_items, &mut items, OWNER_LOCK_TIMEOUT)?;
             Ok(Some(outcome).filter(|&outcome| outcome != PopOutcome::Empty))
         })?;
         match waited {
@@ -176,7 +177,8 @@ impl Inbox {
             let before = at;
             match self.read_first(py, items, &mut at, None) {
                 Ok(value) => values.push(value),
-                // An exception of a signal handler, such as KeyboardInterrupt, says nothing of the item: all items stay.
+                // An exception of a signal handler, such as KeyboardInterrupt, says nothing of the item: all items
+                // stay.
                 Err(error) if is_from_signal_handler(py, &error).unwrap_or(true) => {
                     (at, failed) = (0, Some(error));
                     break;
@@ -225,7 +227,7 @@ impl Inbox {
         limit: u64,
     ) -> PyResult<Option<ClaimedItem>> {
         let membership = &self.membership;
-        let claim = |patience| membership.claim(source, limit, patience);
+        let claim = |timeout| membership.claim(source, limit, timeout);
         self.claimed_item(py, attempt(py, membership, claim)?)
     }
 

@@ -4,7 +4,7 @@ use crate::objects::error::ObjectError;
 use crate::objects::queue::QueueMembership;
 use crate::python::codec::items::EncodedItems;
 use crate::python::objects::error::object_error;
-use crate::python::objects::queues::waiting::{PATIENCE, attempt, wait_to_put, was_put};
+use crate::python::objects::queues::waiting::{OWNER_LOCK_TIMEOUT, attempt, wait_to_put, was_put};
 use crate::python::objects::shared_object::SharedObject;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) fn put_items(
     membership: &QueueMembership,
     items: &EncodedItems,
 ) -> PyResult<bool> {
-    let put = |patience| items.put(membership, patience);
+    let put = |timeout| items.put(membership, timeout);
     let outcome = if items.is_long() {
         let outcome = py.detach(|| match put(0) {
             Err(ObjectError::Changing { .. }) => membership.with_lock_timeout(put),
@@ -68,7 +68,7 @@ impl PendingItems {
         let (membership, items) = (&*self.membership, &self.items);
         let queue = (self.queue.get(), membership);
         wait_to_put(py, queue, items.count, timeout, || {
-            items.put(membership, PATIENCE)
+            items.put(membership, OWNER_LOCK_TIMEOUT)
         })
     }
 

@@ -12,7 +12,7 @@ use crate::python::objects::queues::inbox::Inbox;
 use crate::python::objects::queues::pending_items::{PendingItems, put_items};
 use crate::python::objects::queues::reservation::{Reservation, ReservationRequest};
 use crate::python::objects::queues::waiting::{
-    PATIENCE, attempt, attempt_to_end, failed_wait_object, shut_down_error, wait_for,
+    OWNER_LOCK_TIMEOUT, attempt, attempt_to_end, failed_wait_object, shut_down_error, wait_for,
 };
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::yield_budget::YieldBudget;
@@ -25,15 +25,15 @@ use std::sync::Arc;
 /// A queue that this process has open.
 ///
 /// `encoder` writes plain values and `encode` returns the body of any other. `decode` returns the value of a body, and
-/// `decode_own` one whose arrays can be written. For an exception of these, `unencodable` and `undecodable` return the one
-/// to raise: they take the exception, and the index of the value among those that are put together, or the number of the
-/// item; None if that is not known.
+/// `decode_own` one whose arrays can be written. For an exception of these, `unencodable` and `undecodable` return the
+/// one to raise: they take the exception, and the index of the value among those that are put together, or the number
+/// of the item; None if that is not known.
 ///
-/// Methods raise QueueShutDown if the queue is shut down, WaitTimeout if a member keeps the queue from being changed, and
-/// ValueError for a value that can never fit.
+/// Methods raise QueueShutDown if the queue is shut down, WaitTimeout if a member keeps the queue from being changed,
+/// and ValueError for a value that can never fit.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Queue {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     membership: Arc<QueueMembership>,
     values: Arc<Values>,
     inbox: Inbox,
@@ -45,7 +45,7 @@ pub struct Queue {
 impl Queue {
     /// Raises LocalProtocolError if the queue is closed.
     fn check_open(&self, py: Python<'_>) -> PyResult<()> {
-        self.name.get().open(py).map(drop)
+        self.object.get().open(py).map(drop)
     }
 
     /// Appends a value to the items. `index`: its place among them, if it is not the only one.
@@ -84,16 +84,16 @@ impl Queue {
         if items.count == 0 || put_items(py, &self.membership, &items)? {
             return Ok(None);
         }
-        let (queue, membership) = (self.name.clone_ref(py), self.membership.clone());
+        let (queue, membership) = (self.object.clone_ref(py), self.membership.clone());
         Ok(Some(PendingItems::new(queue, membership, items)))
     }
 
     fn claim(&self, py: Python<'_>, item: ClaimedItem) -> Claim {
-        Claim::new(self.name.clone_ref(py), self.values.clone(), item)
+        Claim::new(self.object.clone_ref(py), self.values.clone(), item)
     }
 
     fn queue(&self) -> (&SharedObject, &QueueMembership) {
-        (self.name.get(), &self.membership)
+        (self.object.get(), &self.membership)
     }
 }
 
@@ -114,7 +114,7 @@ impl Queue {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<SharedObject>,
+        object: Py<SharedObject>,
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         decode: Py<PyAny>,
@@ -122,7 +122,7 @@ impl Queue {
         unencodable: Py<PyAny>,
         undecodable: Py<PyAny>,
     ) -> PyResult<Self> {
-        let membership = name.get().open_as::<QueueMembership>(py)?;
+        let membership = object.get().open_as::<QueueMembership>(py)?;
         let raw = membership.shape().is_raw();
         let values = Arc::new(Values {
             encoder,
@@ -134,7 +134,7 @@ impl Queue {
             raw,
         });
         Ok(Queue {
-            name,
+            object,
             inbox: Inbox::new(membership.clone(), values.clone()),
             membership,
             values,
@@ -240,7 +240,7 @@ impl Queue {
         self.check_open(py)?;
         match self
             .inbox
-            .wait_some(py, self.name.get(), max_items, timeout)?
+            .wait_some(py, self.object.get(), max_items, timeout)?
         {
             Ok(values) => {
                 values.iter().try_for_each(|value| got.append(value))?;
@@ -261,8 +261,8 @@ impl Queue {
     fn peek<'py>(&self, py: Python<'py>, max_items: usize) -> PyResult<Bound<'py, PyList>> {
         self.check_open(py)?;
         let membership = &self.membership;
-        let found = attempt(py, membership, |patience| {
-            membership.peek(max_items, patience)
+        let found = attempt(py, membership, |timeout| {
+            membership.peek(max_items, timeout)
         })?;
         let seen = PyList::empty(py);
         let unreadable = py.import("shmrpc.errors")?.getattr("DecodeError")?;
@@ -305,7 +305,8 @@ impl Queue {
             if !membership.may_pop() {
                 return Ok(None);
             }
-            let outcome = membership.claim(Source::Queue, nanoseconds(limit), PATIENCE)?;
+            let outcome =
+                membership.claim(Source::Queue, nanoseconds(limit), OWNER_LOCK_TIMEOUT)?;
             Ok(Some(outcome).filter(|&outcome| outcome != ClaimOutcome::Empty))
         })?;
         let item = match waited {
@@ -329,10 +330,10 @@ impl Queue {
         self.check_open(py)?;
         let request = ReservationRequest::new(len, body)?;
         let membership = &self.membership;
-        let chunk = attempt(py, membership, |patience| {
-            request.reserve(membership, patience)
+        let chunk = attempt(py, membership, |timeout| {
+            request.reserve(membership, timeout)
         })?;
-        let queue = (&self.name, membership);
+        let queue = (&self.object, membership);
         chunk
             .map(|chunk| request.begin(py, queue, chunk))
             .transpose()
@@ -350,10 +351,10 @@ impl Queue {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let request = ReservationRequest::new(len, body)?;
         let membership = &self.membership;
-        let reserve = || request.reserve(membership, PATIENCE);
+        let reserve = || request.reserve(membership, OWNER_LOCK_TIMEOUT);
         match wait_for(py, self.queue(), ROOM, timeout, reserve)? {
             Ok(chunk) => {
-                let reservation = request.begin(py, (&self.name, membership), chunk)?;
+                let reservation = request.begin(py, (&self.object, membership), chunk)?;
                 py.check_signals()?; // A handler may raise: the memory is freed then.
                 Ok(Some(Bound::new(py, reservation)?.into_any()))
             }
@@ -365,8 +366,8 @@ impl Queue {
     fn task_done(&self, py: Python<'_>, count: u64) -> PyResult<bool> {
         self.check_open(py)?;
         let membership = &self.membership;
-        attempt_to_end(py, membership, |patience| {
-            membership.task_done(count, patience)
+        attempt_to_end(py, membership, |timeout| {
+            membership.task_done(count, timeout)
         })
     }
 
@@ -374,22 +375,22 @@ impl Queue {
     fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_open(py)?;
         let membership = &self.membership;
-        attempt(py, membership, |patience| membership.is_done(patience))
+        attempt(py, membership, |timeout| membership.is_done(timeout))
     }
 
     /// Waits in a thread until all items are done. Returns False after the timeout, None if waits were stopped.
     fn wait_done(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let membership = &self.membership;
-        let done = || membership.is_done(PATIENCE);
-        self.name.get().wait_in(py, DONE, timeout, |_| done())
+        let done = || membership.is_done(OWNER_LOCK_TIMEOUT);
+        self.object.get().wait_in(py, DONE, timeout, |_| done())
     }
 
     /// Shuts the queue down: nothing more can be put. With `immediate`, waiting items are dropped.
     fn shut_down(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
         self.check_open(py)?;
         let membership = &self.membership;
-        attempt(py, membership, |patience| {
-            membership.shut_down(immediate, patience)
+        attempt(py, membership, |timeout| {
+            membership.shut_down(immediate, timeout)
         })
     }
 
@@ -414,7 +415,7 @@ impl Queue {
     /// Spins for a moment before an event loop sleeps. Returns True if there may be something to take.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
-        self.name.get().glance(py, || membership.may_pop())
+        self.object.get().glance(py, || membership.may_pop())
     }
 
     /// Returns the seconds until the lease of a claim expires, if one does.
@@ -458,7 +459,7 @@ impl Queue {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_open(py)?;
         let membership = &self.membership;
-        let stats = attempt(py, membership, |patience| membership.stats(patience))?;
+        let stats = attempt(py, membership, |timeout| membership.stats(timeout))?;
         let found = PyDict::new(py);
         found.set_item("depth", stats.depth)?;
         found.set_item("put", stats.put)?;

@@ -5,7 +5,7 @@ use crate::objects::error::ObjectError;
 use crate::objects::queue::QueueMembership;
 use crate::python::codec::items::LargeItem;
 use crate::python::objects::error::object_error;
-use crate::python::objects::queues::waiting::{PATIENCE, attempt, wait_to_put, was_put};
+use crate::python::objects::queues::waiting::{OWNER_LOCK_TIMEOUT, attempt, wait_to_put, was_put};
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::export::{Export, Memory, export};
 use crate::queue::Chunk;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 /// Memory of a queue, writable by the buffer protocol, for one item. It is put by `put_now`, or freed.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Reservation {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     membership: Arc<QueueMembership>,
     chunk: Mutex<Option<Chunk>>,
     /// Bytes of the chunk that the item takes.
@@ -50,16 +50,16 @@ impl ReservationRequest {
     pub(crate) fn reserve(
         &self,
         membership: &QueueMembership,
-        patience: u64,
+        timeout: u64,
     ) -> Result<Option<Chunk>, ObjectError> {
-        membership.reserve_chunk(self.0.room(), patience)
+        membership.reserve_chunk(self.0.room(), timeout)
     }
 
     /// Writes the part of the item that the program does not fill.
     pub(crate) fn begin(
         self,
         py: Python<'_>,
-        (name, membership): (&Py<SharedObject>, &Arc<QueueMembership>),
+        (object, membership): (&Py<SharedObject>, &Arc<QueueMembership>),
         chunk: Chunk,
     ) -> PyResult<Reservation> {
         let at = chunk.items();
@@ -69,7 +69,7 @@ impl ReservationRequest {
         let view = view.map_err(|error| object_error(py, membership, error))?;
         let (begin, len) = self.0.first_buffer(at);
         Ok(Reservation {
-            name: name.clone_ref(py),
+            object: object.clone_ref(py),
             membership: membership.clone(),
             chunk: Mutex::new(Some(chunk)),
             used: self.0.write(to, at, 0) as u64,
@@ -96,8 +96,8 @@ impl Reservation {
     /// Puts the item. Returns False if there is no room for another one.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
-        let outcome = attempt(py, membership, |patience| {
-            membership.link_chunk(&mut lock(&self.chunk), self.used, patience)
+        let outcome = attempt(py, membership, |timeout| {
+            membership.link_chunk(&mut lock(&self.chunk), self.used, timeout)
         })?;
         was_put(py, membership, outcome)
     }
@@ -109,11 +109,11 @@ impl Reservation {
 
     /// Waits in a thread until the item is put: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let queue = (self.name.get(), &*self.membership);
+        let queue = (self.object.get(), &*self.membership);
         wait_to_put(py, queue, 1, timeout, || {
             queue
                 .1
-                .link_chunk(&mut lock(&self.chunk), self.used, PATIENCE)
+                .link_chunk(&mut lock(&self.chunk), self.used, OWNER_LOCK_TIMEOUT)
         })
     }
 
@@ -121,7 +121,7 @@ impl Reservation {
     fn give_up(&self, py: Python<'_>) {
         if let Some(chunk) = lock(&self.chunk).take() {
             // The next operation on the queue raises any error.
-            let _ = py.detach(|| self.membership.free_chunk(chunk, PATIENCE));
+            let _ = py.detach(|| self.membership.free_chunk(chunk, OWNER_LOCK_TIMEOUT));
         }
     }
 
@@ -142,7 +142,7 @@ impl Drop for Reservation {
             return;
         }
         if let Some(chunk) = lock(&self.chunk).take() {
-            let _ = self.membership.free_chunk(chunk, PATIENCE);
+            let _ = self.membership.free_chunk(chunk, OWNER_LOCK_TIMEOUT);
         }
     }
 }

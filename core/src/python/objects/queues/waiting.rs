@@ -1,6 +1,6 @@
 //! Attempts to change a queue, and waits of threads for it.
 
-pub(crate) use crate::objects::deadline::OWNER_LOCK_TIMEOUT as PATIENCE;
+pub(crate) use crate::objects::deadline::OWNER_LOCK_TIMEOUT;
 use crate::objects::error::ObjectError;
 use crate::objects::queue::QueueMembership;
 use crate::objects::queue::ROOM;
@@ -12,9 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
 /// Longest wait for the owner lock, in nanoseconds, of an operation that ends a claim or a task.
-const PATIENCE_TO_END: u64 = 1_000_000_000;
+const END_TIMEOUT: u64 = 1_000_000_000;
 
-/// Runs `operate` at once, or without the GIL where other members hold the owner lock. Raises the error of the operation.
+/// Runs `operate` at once, or without the GIL where other members hold the owner lock. Raises the error of the
+/// operation.
 pub(crate) fn attempt<T: Send>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -31,7 +32,7 @@ pub(crate) fn attempt_to_end<T: Send>(
     membership: &QueueMembership,
     operate: impl Fn(u64) -> Result<T, ObjectError> + Sync,
 ) -> PyResult<T> {
-    attempt_then(py, membership, &operate, |operate| operate(PATIENCE_TO_END))
+    attempt_then(py, membership, &operate, |operate| operate(END_TIMEOUT))
 }
 
 fn attempt_then<T: Send, O: Fn(u64) -> Result<T, ObjectError> + Sync>(

@@ -30,7 +30,7 @@ impl DictProxy {
         key: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let base = slf.as_super().get();
-        base.inner.get_item(base.place, key)
+        base.inner.get_item(base.container, key)
     }
 
     fn __setitem__(
@@ -39,17 +39,17 @@ impl DictProxy {
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let base = slf.as_super().get();
-        base.inner.set_item(base.place, key, value)
+        base.inner.set_item(base.container, key, value)
     }
 
     fn __delitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let base = slf.as_super().get();
-        base.inner.delete_item(base.place, key)
+        base.inner.delete_item(base.container, key)
     }
 
     fn __contains__(slf: PyRef<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let base = slf.as_super();
-        base.inner.contains(slf.py(), base.place, key)
+        base.inner.contains(slf.py(), base.container, key)
     }
 }
 
@@ -82,14 +82,17 @@ impl RecordField {
         let (py, record) = (slf.py(), record.cast::<Proxy>()?.get());
         let found = record
             .inner
-            .get(py, record.place, &Item::Field(slf.get().number))?;
+            .get(py, record.container, &Item::Field(slf.get().number))?;
         found.ok_or_else(|| record.inner.store_error(py, StoreError::ContainerDeleted))
     }
 
     fn __set__(&self, record: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let (py, record) = (record.py(), record.cast::<Proxy>()?.get());
         let item = Item::Field(self.number);
-        record.inner.set(py, record.place, &item, value).map(drop)
+        record
+            .inner
+            .set(py, record.container, &item, value)
+            .map(drop)
     }
 }
 
@@ -117,7 +120,7 @@ impl ListProxy {
         };
         let py = slf.py();
         let base = slf.as_super().get();
-        let found = base.inner.get(py, base.place, &Item::Index(number))?;
+        let found = base.inner.get(py, base.container, &Item::Index(number))?;
         found.ok_or_else(|| PyIndexError::new_err("index out of range"))
     }
 
@@ -126,7 +129,7 @@ impl ListProxy {
         let (base, owner) = (slf.as_super().get(), BufferOwner::default());
         let value = [base.inner.converters.value(value, &owner, 0)?];
         base.inner.run_checked(slf.py(), |store, open, deadline| {
-            store.splice(open, deadline, base.place, u64::MAX, u64::MAX, &value)
+            store.splice(open, deadline, base.container, u64::MAX, u64::MAX, &value)
         })
     }
 
@@ -140,7 +143,7 @@ impl ListProxy {
         };
         let base = slf.as_super().get();
         base.inner
-            .set(slf.py(), base.place, &Item::Index(number), value)
+            .set(slf.py(), base.container, &Item::Index(number), value)
             .map(drop)
     }
 
@@ -150,7 +153,7 @@ impl ListProxy {
         };
         let base = slf.as_super().get();
         base.inner
-            .delete(slf.py(), base.place, &Item::Index(number))
+            .delete(slf.py(), base.container, &Item::Index(number))
             .map(drop)
     }
 }
@@ -173,14 +176,14 @@ impl StructProxy {
     fn __getitem__<'py>(slf: &Bound<'py, Self>, field: u64) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let base = slf.as_super().get();
-        let found = base.inner.get(py, base.place, &Item::Field(field))?;
+        let found = base.inner.get(py, base.container, &Item::Field(field))?;
         found.ok_or_else(|| PyIndexError::new_err("index out of range"))
     }
 
     fn __setitem__(slf: &Bound<'_, Self>, field: u64, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let base = slf.as_super().get();
         base.inner
-            .set(slf.py(), base.place, &Item::Field(field), value)
+            .set(slf.py(), base.container, &Item::Field(field), value)
             .map(drop)
     }
 }
@@ -201,7 +204,7 @@ pub fn add_to<'py>(
     let proxy = container.cast::<Proxy>()?.get();
     let this = &*proxy.inner;
     if container.is_instance_of::<DictProxy>() {
-        return with_key!(this, key, |item| this.add(py, proxy.place, item, by));
+        return with_key!(this, key, |item| this.add(py, proxy.container, item, by));
     }
     let item = if container.is_instance_of::<ListProxy>() {
         Item::Index(key.extract()?)
@@ -211,5 +214,5 @@ pub fn add_to<'py>(
         let field = container.get_type().getattr(key.cast::<PyString>()?)?;
         Item::Field(field.cast::<RecordField>()?.get().number)
     };
-    this.add(py, proxy.place, &item, by)
+    this.add(py, proxy.container, &item, by)
 }

@@ -13,8 +13,8 @@ const CELL: u64 = 8;
 
 /// Functions of Python for values of types that the core does not know.
 pub(crate) struct Converters {
-    /// Converts a value into a form that can be stored: `("as", value)`, `("packed", bytes)`, `("buffer", said, bytes)`
-    /// or `("record", class, fields, extra or None)`.
+    /// Converts a value into a form that can be stored: `("as", value)`, `("packed", bytes)`, `("buffer", description,
+    /// bytes)` or `("record", class, fields, extra or None)`.
     convert: Py<PyAny>,
     /// Converts a key into a plain value that equals it, or into the bytes by which it is compared and those from which
     /// it is converted again.
@@ -180,9 +180,9 @@ impl Converters {
                 Value::Blob(Type::Packed, Bytes::Borrowed(bytes))
             }
             "buffer" => {
-                let said = owner.bytes(first.cast::<PyBytes>()?);
+                let description = owner.bytes(first.cast::<PyBytes>()?);
                 let bytes = owner.buffer(&converted.get_item(2)?)?;
-                Value::Buffer(Bytes::Borrowed(said), Bytes::Borrowed(bytes))
+                Value::Buffer(Bytes::Borrowed(description), Bytes::Borrowed(bytes))
             }
             "record" => {
                 let fields = converted.get_item(2)?.cast_into::<PyList>()?;
@@ -254,14 +254,14 @@ impl Converters {
             StoredValue::FrozenSet(items) => {
                 PyFrozenSet::new(py, self.all_to_python(store_ref, items)?)?.into_any()
             }
-            StoredValue::Container(kind, place, class) => {
-                let place = (store_ref, place.at, place.id);
+            StoredValue::Container(kind, container, class) => {
+                let reference = (store_ref, container.at, container.id);
                 match kind {
-                    Type::Record => self.record.bind(py).call1((class,))?.call1(place)?,
-                    Type::Dict => self.views[1].bind(py).call1(place)?,
-                    Type::Set => self.views[2].bind(py).call1(place)?,
-                    Type::Buffer => self.views[3].bind(py).call1(place)?,
-                    _ => self.views[0].bind(py).call1(place)?,
+                    Type::Record => self.record.bind(py).call1((class,))?.call1(reference)?,
+                    Type::Dict => self.views[1].bind(py).call1(reference)?,
+                    Type::Set => self.views[2].bind(py).call1(reference)?,
+                    Type::Buffer => self.views[3].bind(py).call1(reference)?,
+                    _ => self.views[0].bind(py).call1(reference)?,
                 }
             }
             StoredValue::List(items) => {
@@ -276,9 +276,9 @@ impl Converters {
                 let extra = self.dict(store_ref, extra)?;
                 self.instance.bind(py).call1((class, fields, extra))?
             }
-            StoredValue::Buffer(said, bytes) => {
-                let said = (PyBytes::new(py, &said), copy_of(py, &bytes)?);
-                self.copied.bind(py).call1(said)?
+            StoredValue::Buffer(description, bytes) => {
+                let description = (PyBytes::new(py, &description), copy_of(py, &bytes)?);
+                self.copied.bind(py).call1(description)?
             }
         })
     }

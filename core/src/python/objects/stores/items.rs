@@ -10,7 +10,8 @@ use pyo3::types::{PyFloat, PyInt, PyList};
 
 /// Tries of an operation while other members replace the value each time.
 const TRIES: usize = 64;
-/// Most words that are copied with the GIL held. That takes tens of microseconds, less than other threads wait for the GIL.
+/// Most words that are copied with the GIL held. That takes tens of microseconds, less than other threads wait for the
+/// GIL.
 const LITTLE: u64 = 1024;
 
 /// Runs an expression with an item of a dict, or an extra attribute of a record, by a key of Python's.
@@ -30,15 +31,17 @@ impl OpenStore {
     pub(super) fn get<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = self.run(py, |store, open, deadline| {
-            store.get(open, deadline, place, item)
+            store.get(open, deadline, container, item)
         })?;
         match found {
             Ok(StoredValue::Immediate(cell)) => cell_to_python(py, cell).map(Some),
-            Ok(StoredValue::Container(Type::Buffer, at, _)) => self.get_buffer(py, place, item, at),
+            Ok(StoredValue::Container(Type::Buffer, at, _)) => {
+                self.get_buffer(py, container, item, at)
+            }
             Ok(found) => self.to_python(py, found).map(Some),
             Err(StoreError::KeyNotFound) => Ok(None),
             Err(error) => Err(self.store_error(py, error)),
@@ -50,7 +53,7 @@ impl OpenStore {
     fn get_buffer<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
         at: ContainerRef,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -67,7 +70,7 @@ impl OpenStore {
                 seen => return seen.map(Some),
             }
             match self.run(py, |store, open, deadline| {
-                store.get(open, deadline, place, item)
+                store.get(open, deadline, container, item)
             })? {
                 Ok(StoredValue::Container(Type::Buffer, again, _)) => at = again,
                 Ok(found) => return self.to_python(py, found).map(Some),
@@ -82,14 +85,14 @@ impl OpenStore {
     pub(super) fn set(
         &self,
         py: Python<'_>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         let owner = BufferOwner::default();
         let value = self.converters.value(value, &owner, 0)?;
         self.run_checked(py, |store, open, deadline| {
-            store.set(open, deadline, place, item, &value)
+            store.set(open, deadline, container, item, &value)
         })
     }
 
@@ -98,11 +101,11 @@ impl OpenStore {
     pub(super) fn pop<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
-            store.remove(open, deadline, place, item, StoredValue::is_plain)
+            store.remove(open, deadline, container, item, StoredValue::is_plain)
         })? {
             Ok(found) => return self.to_python(py, found).map(Some),
             Err(StoreError::KeyNotFound) => return Ok(None),
@@ -111,7 +114,7 @@ impl OpenStore {
         }
         for _ in 0..TRIES {
             let (whole, known) = match self.run(py, |store, open, deadline| {
-                store.get_copy(open, deadline, place, item)
+                store.get_copy(open, deadline, container, item)
             })? {
                 Ok(found) => found,
                 Err(StoreError::KeyNotFound) => return Ok(None),
@@ -119,7 +122,7 @@ impl OpenStore {
             };
             let made = self.to_python(py, whole)?;
             match self.run(py, |store, open, deadline| {
-                store.remove(open, deadline, place, item, |found| *found == known)
+                store.remove(open, deadline, container, item, |found| *found == known)
             })? {
                 Ok(_) => return Ok(Some(made)),
                 // Another member has replaced it.
@@ -176,11 +179,11 @@ impl OpenStore {
     pub(super) fn delete(
         &self,
         py: Python<'_>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
     ) -> PyResult<bool> {
         match self.run(py, |store, open, deadline| {
-            store.delete(open, deadline, place, item)
+            store.delete(open, deadline, container, item)
         })? {
             Ok(()) => Ok(true),
             Err(StoreError::KeyNotFound) => Ok(false),
@@ -192,7 +195,7 @@ impl OpenStore {
     pub(super) fn add<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
         item: &Item<'_>,
         by: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -207,7 +210,7 @@ impl OpenStore {
             return Ok(None);
         };
         match self.run(py, |store, open, deadline| {
-            store.add(open, deadline, place, item, by)
+            store.add(open, deadline, container, item, by)
         })? {
             Ok(cell) => cell_to_python(py, cell).map(Some),
             Err(StoreError::NotANumber) => Ok(None),
@@ -219,56 +222,62 @@ impl OpenStore {
     #[inline]
     pub(super) fn get_item<'py>(
         &self,
-        place: ContainerRef,
+        container: ContainerRef,
         key: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let found = with_key!(self, key, |item| self.get(key.py(), place, item))?;
+        let found = with_key!(self, key, |item| self.get(key.py(), container, item))?;
         found.ok_or_else(|| PyKeyError::new_err((key.clone().unbind(),)))
     }
 
     #[inline]
     pub(super) fn set_item(
         &self,
-        place: ContainerRef,
+        container: ContainerRef,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        with_key!(self, key, |item| self.set(key.py(), place, item, value)).map(drop)
+        with_key!(self, key, |item| self.set(key.py(), container, item, value)).map(drop)
     }
 
     /// Removes a key. Raises KeyError.
-    pub(super) fn delete_item(&self, place: ContainerRef, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        match with_key!(self, key, |item| self.delete(key.py(), place, item))? {
+    pub(super) fn delete_item(
+        &self,
+        container: ContainerRef,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        match with_key!(self, key, |item| self.delete(key.py(), container, item))? {
             true => Ok(()),
             false => Err(PyKeyError::new_err((key.clone().unbind(),))),
         }
     }
 
-    pub(super) fn len(&self, py: Python<'_>, place: ContainerRef) -> PyResult<usize> {
-        let len = self.run_checked(py, |store, open, deadline| store.len(open, deadline, place))?;
+    pub(super) fn len(&self, py: Python<'_>, container: ContainerRef) -> PyResult<usize> {
+        let len = self.run_checked(py, |store, open, deadline| {
+            store.len(open, deadline, container)
+        })?;
         Ok(len as usize)
     }
 
     pub(super) fn contains(
         &self,
         py: Python<'_>,
-        place: ContainerRef,
+        container: ContainerRef,
         key: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         let owner = BufferOwner::default();
         let key = self.converters.key(key, &owner)?;
         self.run_checked(py, |store, open, deadline| {
-            store.contains(open, deadline, place, &key)
+            store.contains(open, deadline, container, &key)
         })
     }
 
     pub(super) fn keys<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
     ) -> PyResult<Bound<'py, PyList>> {
         let keys = self.run_checked(py, |store, open, deadline| {
-            store.keys(open, deadline, place)
+            store.keys(open, deadline, container)
         })?;
         PyList::new(
             py,
@@ -280,10 +289,10 @@ impl OpenStore {
     pub(super) fn items<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = self.run_checked(py, |store, open, deadline| {
-            store.items(open, deadline, place)
+            store.items(open, deadline, container)
         })?;
         let items: PyResult<Vec<_>> = items
             .into_iter()
@@ -295,13 +304,13 @@ impl OpenStore {
     pub(super) fn copy<'py>(
         &self,
         py: Python<'py>,
-        place: ContainerRef,
+        container: ContainerRef,
     ) -> PyResult<Bound<'py, PyAny>> {
         let copied = match self.run(py, |store, open, deadline| {
-            store.copy_at_most(open, deadline, place, LITTLE)
+            store.copy_at_most(open, deadline, container, LITTLE)
         })? {
             Err(StoreError::CopyTooLarge) => self.run_detached(py, |store, open, deadline| {
-                store.copy(open, deadline, place)
+                store.copy(open, deadline, container)
             })?,
             copied => copied,
         };
@@ -309,9 +318,9 @@ impl OpenStore {
         self.to_python(py, found)
     }
 
-    pub(super) fn clear(&self, py: Python<'_>, place: ContainerRef) -> PyResult<()> {
+    pub(super) fn clear(&self, py: Python<'_>, container: ContainerRef) -> PyResult<()> {
         self.run_checked(py, |store, open, deadline| {
-            store.clear(open, deadline, place)
+            store.clear(open, deadline, container)
         })
     }
 }

@@ -59,18 +59,19 @@ impl StoreRef {
             .run_checked(py, |store, _, deadline| store.unwatch(deadline, watch))
     }
 
-    /// Returns the number of the class of this name, and adds the class with the description `said` if there is none.
+    /// Returns the number of the class of this name, and adds the class with the description `description` if there is
+    /// none.
     fn class_number(
         &self,
         py: Python<'_>,
         name: &Bound<'_, PyString>,
-        said: &Bound<'_, PyAny>,
+        description: &Bound<'_, PyAny>,
     ) -> PyResult<u32> {
         let (this, owner) = (self.inner()?, BufferOwner::default());
-        let said = this.converters.value(said, &owner, 0)?;
+        let description = this.converters.value(description, &owner, 0)?;
         let key = this.converters.key(name.as_any(), &owner)?;
         this.run_checked(py, |store, open, deadline| {
-            store.define_class(open, deadline, &key, &said)
+            store.define_class(open, deadline, &key, &description)
         })
     }
 
@@ -91,7 +92,7 @@ impl StoreRef {
 /// A store that this process has open: its handles and all proxies share it.
 pub struct OpenStore {
     /// Open for as long as one of the handles is.
-    pub(super) name: Py<SharedObject>,
+    pub(super) object: Py<SharedObject>,
     pub(crate) membership: Arc<StoreMembership>,
     pub(super) converters: Converters,
     /// The Python object of this store, which all its handles share.
@@ -144,7 +145,7 @@ impl OpenStore {
         operate: impl Fn(&ObjectStore, Option<&mut OpenTransaction>, u64) -> Result<R, StoreError>
         + Sync,
     ) -> PyResult<Result<R, StoreError>> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let owner = || current_owner(py).unwrap_or(0);
         let busy = match self.membership.with_store(owner, 0, &operate) {
             Ok(done) => return Ok(Ok(done)),
@@ -214,13 +215,13 @@ impl OpenStore {
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
-        name: &SharedObject,
+        object: &SharedObject,
         set: usize,
         timeout: Option<f64>,
         mut is_ready: impl FnMut() -> Result<bool, StoreRefused> + Send,
     ) -> PyResult<Option<bool>> {
         let mut refusal = None;
-        let waited = name.wait_in(py, set, timeout, |_| match is_ready() {
+        let waited = object.wait_in(py, set, timeout, |_| match is_ready() {
             Ok(is_ready) => Ok(is_ready),
             Err(StoreRefused::Object(error)) => Err(error),
             Err(other) => {

@@ -16,16 +16,16 @@ use std::sync::Arc;
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Proxy {
     pub(super) inner: Arc<OpenStore>,
-    pub(super) place: ContainerRef,
+    pub(super) container: ContainerRef,
 }
 
 #[pymethods]
 impl Proxy {
     #[new]
     pub(super) fn new(store_ref: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
-        let (inner, place) = (store_ref.get().inner()?, ContainerRef { at, id });
+        let (inner, container) = (store_ref.get().inner()?, ContainerRef { at, id });
         inner.membership.add_proxy(id);
-        Ok(Proxy { inner, place })
+        Ok(Proxy { inner, container })
     }
 
     /// The reference from which further proxies of its store are made.
@@ -37,7 +37,7 @@ impl Proxy {
     /// Its address and its number. No two containers have the same.
     #[getter]
     fn _place(&self) -> (u64, u64) {
-        (self.place.at, self.place.id)
+        (self.container.at, self.container.id)
     }
 
     /// The Python object of its store.
@@ -53,24 +53,24 @@ impl Proxy {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.inner.len(py, self.place)
+        self.inner.len(py, self.container)
     }
 
     fn _copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.inner.copy(py, self.place)
+        self.inner.copy(py, self.container)
     }
 
     /// Returns a copy that can be put elsewhere. A container that this process has removed is copied as it was then.
     fn _copy_to_put<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let this = &*self.inner;
         let found = this.run_checked(py, |store, open, deadline| {
-            store.copy_for_insert(open, deadline, self.place)
+            store.copy_for_insert(open, deadline, self.container)
         })?;
         this.to_python(py, found)
     }
 
     fn _clear(&self, py: Python<'_>) -> PyResult<()> {
-        self.inner.clear(py, self.place)
+        self.inner.clear(py, self.container)
     }
 
     // --- dicts and sets ---
@@ -83,7 +83,7 @@ impl Proxy {
         default: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let this = &*self.inner;
-        let found = with_key!(this, key, |item| this.get(py, self.place, item))?;
+        let found = with_key!(this, key, |item| this.get(py, self.container, item))?;
         Ok(found.unwrap_or(default))
     }
 
@@ -95,20 +95,20 @@ impl Proxy {
         default: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let this = &*self.inner;
-        let found = with_key!(this, key, |item| this.pop(py, self.place, item))?;
+        let found = with_key!(this, key, |item| this.pop(py, self.container, item))?;
         Ok(found.unwrap_or(default))
     }
 
     fn _contains(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.inner.contains(py, self.place, key)
+        self.inner.contains(py, self.container, key)
     }
 
     fn _keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.inner.keys(py, self.place)
+        self.inner.keys(py, self.container)
     }
 
     fn _items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.inner.items(py, self.place)
+        self.inner.items(py, self.container)
     }
 
     /// Adds a member to a set. Returns True if it was not there.
@@ -116,7 +116,7 @@ impl Proxy {
         let owner = BufferOwner::default();
         let key = self.inner.converters.key(key, &owner)?;
         self.inner.run_checked(py, |store, open, deadline| {
-            store.insert(open, deadline, self.place, &key)
+            store.insert(open, deadline, self.container, &key)
         })
     }
 
@@ -125,7 +125,7 @@ impl Proxy {
         let owner = BufferOwner::default();
         let key = self.inner.converters.key(key, &owner)?;
         self.inner.run_checked(py, |store, open, deadline| {
-            store.discard(open, deadline, self.place, &key)
+            store.discard(open, deadline, self.container, &key)
         })
     }
 
@@ -135,7 +135,7 @@ impl Proxy {
     fn _range<'py>(&self, py: Python<'py>, from: u64, to: u64) -> PyResult<Bound<'py, PyList>> {
         let this = &*self.inner;
         let found = this.run_checked(py, |store, open, deadline| {
-            store.range(open, deadline, self.place, from, to)
+            store.range(open, deadline, self.container, from, to)
         })?;
         PyList::new(
             py,
@@ -157,20 +157,20 @@ impl Proxy {
             .converters
             .values(values.as_any(), values.iter(), &owner, 0)?;
         this.run_checked(py, |store, open, deadline| {
-            store.splice(open, deadline, self.place, from, to, &values)
+            store.splice(open, deadline, self.container, from, to, &values)
         })
     }
 
     /// Reorders the items. Returns False if other members have changed their number meanwhile.
     fn _permute(&self, py: Python<'_>, order: Vec<u32>) -> PyResult<bool> {
         self.inner.run_checked(py, |store, open, deadline| {
-            store.permute(open, deadline, self.place, &order)
+            store.permute(open, deadline, self.container, &order)
         })
     }
 
     /// Removes an item of a list, and returns a copy of it.
     fn _remove<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.inner.pop(py, self.place, &Item::Index(index))?;
+        let found = self.inner.pop(py, self.container, &Item::Index(index))?;
         found.ok_or_else(|| self.inner.store_error(py, StoreError::IndexOutOfRange(0)))
     }
 
@@ -184,7 +184,7 @@ impl Proxy {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (this, owner) = (&*self.inner, BufferOwner::default());
         let key = this.converters.key(name.as_any(), &owner)?;
-        let found = this.get(py, self.place, &Item::Extra(&key))?;
+        let found = this.get(py, self.container, &Item::Extra(&key))?;
         Ok(found.into_iter().collect())
     }
 
@@ -196,14 +196,14 @@ impl Proxy {
     ) -> PyResult<()> {
         let (this, owner) = (&*self.inner, BufferOwner::default());
         let key = this.converters.key(name.as_any(), &owner)?;
-        this.set(py, self.place, &Item::Extra(&key), value)
+        this.set(py, self.container, &Item::Extra(&key), value)
             .map(drop)
     }
 
     fn _drop_extra(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> PyResult<bool> {
         let (this, owner) = (&*self.inner, BufferOwner::default());
         let key = this.converters.key(name.as_any(), &owner)?;
-        this.delete(py, self.place, &Item::Extra(&key))
+        this.delete(py, self.container, &Item::Extra(&key))
     }
 
     // --- waiting for a change ---
@@ -213,25 +213,25 @@ impl Proxy {
         self.inner
             .run_checked(py, |store, open, deadline| match open {
                 Some(_) => Err(StoreError::InTransaction),
-                None => store.watch(deadline, self.place),
+                None => store.watch(deadline, self.container),
             })
     }
 
     fn _has_changed(&self, py: Python<'_>, watch: u64) -> PyResult<bool> {
         self.inner.run_checked(py, |store, _, deadline| {
-            store.has_changed(deadline, self.place, watch)
+            store.has_changed(deadline, self.container, watch)
         })
     }
 
     /// Waits in this thread until the container has changed: returns True, False after the timeout, None if waits were
     /// stopped.
     fn _wait(&self, py: Python<'_>, watch: u64, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let (this, place) = (&*self.inner, self.place);
-        this.wait_in(py, this.name.get(), CHANGES, timeout, || {
+        let (this, container) = (&*self.inner, self.container);
+        this.wait_in(py, this.object.get(), CHANGES, timeout, || {
             this.membership.with_store(
                 || 0,
                 this.wait_limit(),
-                |store, _, deadline| store.has_changed(deadline, place, watch),
+                |store, _, deadline| store.has_changed(deadline, container, watch),
             )
         })
     }
@@ -241,25 +241,26 @@ impl Proxy {
     /// Pins a buffer. Returns its bytes in place, and its description.
     fn _pin<'py>(&self, py: Python<'py>) -> PyResult<(MappedBytes, Bound<'py, PyBytes>)> {
         let this = &*self.inner;
-        let (block, len, said) = this.run_checked(py, |store, open, deadline| match open {
-            Some(_) => Err(StoreError::InTransaction),
-            None => store.pin(deadline, self.place),
-        })?;
+        let (block, len, description) =
+            this.run_checked(py, |store, open, deadline| match open {
+                Some(_) => Err(StoreError::InTransaction),
+                None => store.pin(deadline, self.container),
+            })?;
         let address = this.membership.address_of(block + 64, len);
         let is_writable = this.membership.may_write();
         let owner = PinnedBuffer {
             membership: this.membership.clone(),
-            _handle: this.name.get().handle(),
+            _handle: this.object.get().handle(),
             block,
         };
         let pinned = MappedBytes::new(owner, (address.addr(), len as usize), is_writable);
-        Ok((pinned, PyBytes::new(py, &said)))
+        Ok((pinned, PyBytes::new(py, &description)))
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.inner.membership.remove_proxy(self.place.id);
+        self.inner.membership.remove_proxy(self.container.id);
     }
 }
 

@@ -20,14 +20,14 @@ use std::sync::{Arc, OnceLock};
 pub struct Store {
     inner: Arc<OpenStore>,
     /// The handle's own use of the store, which may be closed before that of the other handles.
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
 }
 
 impl Store {
     /// Returns the open store. Raises LocalProtocolError if this handle is closed.
     #[inline]
     pub(super) fn inner(&self, py: Python<'_>) -> PyResult<&OpenStore> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         Ok(&self.inner)
     }
 }
@@ -35,13 +35,13 @@ impl Store {
 #[pymethods]
 impl Store {
     /// Makes a handle of a store. `opened` is the Python object that all handles of it share: its `_object` is open for
-    /// as long as one of its handles is, its `converter` has the functions of [`Converters`], and its `_store_ref` is set if
-    /// there is a handle. `busy_timeout` is the busy timeout in seconds: an operation waits for so long while another
-    /// process changes the store.
+    /// as long as one of its handles is, its `converter` has the functions of [`Converters`], and its `_store_ref` is
+    /// set if there is a handle. `busy_timeout` is the busy timeout in seconds: an operation waits for so long while
+    /// another process changes the store.
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<SharedObject>,
+        object: Py<SharedObject>,
         opened: &Bound<'_, PyAny>,
         busy_timeout: f64,
     ) -> PyResult<Self> {
@@ -50,14 +50,14 @@ impl Store {
         let store_ref = store_ref.as_ref().and_then(|it| it.cast::<StoreRef>().ok());
         if let Some(inner) = store_ref.and_then(|store_ref| store_ref.get().0.upgrade()) {
             inner.busy_timeout.fetch_max(busy_timeout, Relaxed); // Relaxed: under the GIL.
-            return Ok(Store { inner, name });
+            return Ok(Store { inner, object });
         }
         let shared = opened.getattr("_object")?.cast_into::<SharedObject>()?;
         let membership = shared.get().open_as::<StoreMembership>(py)?;
         let founded = py.detach(|| membership.initialize());
         let limit = membership.shape().amount;
         let mut inner = OpenStore {
-            name: shared.unbind(),
+            object: shared.unbind(),
             membership,
             converters: Converters::new(&opened.getattr("converter")?, limit)?,
             opened: opened.clone().unbind(),
@@ -69,7 +69,7 @@ impl Store {
         let inner = Arc::new(inner);
         let store_ref = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
         let _ = inner.store_ref.set(store_ref);
-        Ok(Store { inner, name })
+        Ok(Store { inner, object })
     }
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -147,7 +147,7 @@ impl Store {
     /// stopped.
     fn _wait_for_message(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let this = self.inner(py)?;
-        this.wait_in(py, self.name.get(), MESSAGES, timeout, || {
+        this.wait_in(py, self.object.get(), MESSAGES, timeout, || {
             this.has_messages()
         })
     }

@@ -26,7 +26,7 @@ const AGAIN: u64 = 200_000;
 #[pyclass(frozen, subclass, module = "shmrpc._core")]
 pub struct Transaction {
     inner: Arc<OpenStore>,
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     joins: bool,
     /// The task or thread that begins it.
     owner: AtomicU64,
@@ -42,7 +42,7 @@ pub struct Transaction {
 // Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
         if self.joins
             && let Some(part) = members.begin_savepoint(owner)
@@ -87,7 +87,7 @@ impl Transaction {
             });
             let mut tried = BeginOutcome::MustWait;
             let left = left.map(|left| left.as_secs_f64());
-            let waited = this.wait_in(py, self.name.get(), TRANSACTIONS, left, || {
+            let waited = this.wait_in(py, self.object.get(), TRANSACTIONS, left, || {
                 tried = this
                     .membership
                     .begin_transaction(owner, is_task, busy_timeout)?;
@@ -108,7 +108,7 @@ impl Transaction {
             }
             // The end of a single operation wakes no waiter, so this tries again until the timeout.
             py.check_signals()?;
-            if self.name.get().is_stopped() {
+            if self.object.get().is_stopped() {
                 return Ok(None);
             }
             if left == Some(0.0) {
@@ -179,10 +179,14 @@ impl Transaction {
 #[pymethods]
 impl Transaction {
     #[new]
-    fn new(store_ref: &Bound<'_, StoreRef>, name: Py<SharedObject>, joins: bool) -> PyResult<Self> {
+    fn new(
+        store_ref: &Bound<'_, StoreRef>,
+        object: Py<SharedObject>,
+        joins: bool,
+    ) -> PyResult<Self> {
         Ok(Transaction {
             inner: store_ref.get().inner()?,
-            name,
+            object,
             joins,
             owner: AtomicU64::new(0),
             is_open: AtomicBool::new(false),

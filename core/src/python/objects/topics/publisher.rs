@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 /// A publisher of values, or of bytes. The functions are those of [`Values`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Publisher {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     membership: Arc<TopicMembership>,
     /// None once it is closed.
     publishing: Mutex<Option<Arc<Publication>>>,
@@ -31,7 +31,7 @@ pub struct Publisher {
 /// A wait until all subscribers have attached to the publisher. While it lives, they are asked to wake this process.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct AttachWait {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     waiting: RoomWait,
 }
 
@@ -39,28 +39,28 @@ pub struct AttachWait {
 impl AttachWait {
     /// Returns True if all have attached. If not, the caller may sleep until the next check.
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
-        let membership = self.name.get().membership(py)?;
+        let membership = self.object.get().membership(py)?;
         let attached = self.is_attached();
         attached.map_err(|error| object_error(py, membership, error))
     }
 
     /// Waits in a thread: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let name = self.name.get();
-        name.wait_in(py, ROOM, timeout, |_| self.is_attached())
+        let object = self.object.get();
+        object.wait_in(py, ROOM, timeout, |_| self.is_attached())
     }
 }
 
 impl AttachWait {
     fn is_attached(&self) -> Result<bool, ObjectError> {
-        let patience = self.waiting.on_full();
-        self.waiting.publication().is_attached_by_all(patience)
+        let on_full = self.waiting.on_full();
+        self.waiting.publication().is_attached_by_all(on_full)
     }
 }
 
 impl Publisher {
     fn publishing(&self, py: Python<'_>) -> PyResult<Arc<Publication>> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let publishing = lock(&self.publishing).clone();
         publishing.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
@@ -83,8 +83,8 @@ impl Publisher {
         small: Scratch,
         records: Vec<Record>,
     ) -> PyResult<Option<PendingRecords>> {
-        let name = self.name.clone_ref(py);
-        let records = PendingRecords::new(name, publishing, small, records);
+        let object = self.object.clone_ref(py);
+        let records = PendingRecords::new(object, publishing, small, records);
         let is_done = records.advance(py, OnFull::Fail)?;
         Ok((!is_done).then_some(records))
     }
@@ -117,19 +117,19 @@ impl Publisher {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<SharedObject>,
+        object: Py<SharedObject>,
         encoder: Py<Encoder>,
         encode: Py<PyAny>,
         unencodable: Py<PyAny>,
         limits: [u64; 3],
     ) -> PyResult<Self> {
-        let membership = name.get().open_as::<TopicMembership>(py)?;
+        let membership = object.get().open_as::<TopicMembership>(py)?;
         let [high, low, memory] = limits;
         let limits = Limits { high, low, memory };
         let publishing = py.detach(|| membership.publish(limits));
         let publishing = publishing.map_err(|error| object_error(py, &membership, error))?;
         Ok(Publisher {
-            name,
+            object,
             values: Values {
                 encoder,
                 encode,
@@ -205,9 +205,9 @@ impl Publisher {
         if !publishing.is_large(large.payload().1) {
             return Ok(None);
         }
-        let (name, record) = (self.name.clone_ref(py), Record::Large(large));
+        let (object, record) = (self.object.clone_ref(py), Record::Large(large));
         self.check_size(py, &publishing, &record)?;
-        let records = PendingRecords::new(name, publishing, Scratch::new(), vec![record]);
+        let records = PendingRecords::new(object, publishing, Scratch::new(), vec![record]);
         Ok(Some(records))
     }
 
@@ -220,7 +220,7 @@ impl Publisher {
     /// Returns a wait for that.
     fn attaching(&self, py: Python<'_>) -> PyResult<AttachWait> {
         Ok(AttachWait {
-            name: self.name.clone_ref(py),
+            object: self.object.clone_ref(py),
             waiting: self.publishing(py)?.wait(),
         })
     }

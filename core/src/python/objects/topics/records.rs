@@ -49,7 +49,7 @@ struct Progress {
 /// place, by the buffer protocol, between `reserve` and `publish`.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PendingRecords {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     publishing: Arc<Publication>,
     /// The small records, one behind the other, each with its head.
     small: Scratch,
@@ -61,13 +61,13 @@ pub struct PendingRecords {
 
 impl PendingRecords {
     pub(crate) fn new(
-        name: Py<SharedObject>,
+        object: Py<SharedObject>,
         publishing: Arc<Publication>,
         small: Scratch,
         records: Vec<Record>,
     ) -> Self {
         PendingRecords {
-            name,
+            object,
             publishing,
             small,
             records,
@@ -224,14 +224,14 @@ unsafe impl Export for PendingRecords {
 impl PendingRecords {
     /// Reserves the memory to be filled. Returns False if there is none now.
     fn reserve_now(&self, py: Python<'_>) -> PyResult<bool> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let reserved = py.detach(|| self.reserve_with(OnFull::Fail));
         self.map_error(py, reserved)
     }
 
     /// Does what `reserve_now` does, for a caller that is about to sleep until there is memory.
     fn reserve_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let reserved = py.detach(|| self.reserve_with(self.waits()));
         self.map_error(py, reserved)
     }
@@ -239,26 +239,26 @@ impl PendingRecords {
     /// Waits for the memory in a thread: returns True, False after the timeout, None if waits were stopped.
     fn wait_reserved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let reserve = |_| self.reserve_with(self.waits());
-        self.name.get().wait_in(py, ROOM, timeout, reserve)
+        self.object.get().wait_in(py, ROOM, timeout, reserve)
     }
 
     /// Publishes further records. Returns False if there is no room for the others.
     fn publish_now(&self, py: Python<'_>) -> PyResult<bool> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         self.advance(py, OnFull::Fail)
     }
 
     /// Does what `publish_now` does, for a caller that is about to sleep until there is room: it is woken when the
     /// slowest subscriber has read down to the low watermark.
     fn publish_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         self.advance(py, self.waits())
     }
 
     /// Waits in a thread until all are published: returns True, False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let publish = |_| self.publish(self.waits());
-        self.name.get().wait_in(py, ROOM, timeout, publish)
+        self.object.get().wait_in(py, ROOM, timeout, publish)
     }
 
     /// Frees the memory of a record that is not published. Does nothing for a published one. Idempotent.

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// number, and returns the publisher of a message.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Subscription {
-    name: Py<SharedObject>,
+    object: Py<SharedObject>,
     membership: Arc<TopicMembership>,
     /// None once it is closed.
     subscription: Mutex<Option<Arc<topic::Subscription>>>,
@@ -108,7 +108,7 @@ impl Drop for MessageInPlace {
 
 impl Subscription {
     fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topic::Subscription>> {
-        self.name.get().open(py)?;
+        self.object.get().open(py)?;
         let subscription = lock(&self.subscription).clone();
         subscription.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
@@ -333,7 +333,7 @@ impl Subscription {
             *held = Some(Arc::new(MessageInPlace {
                 subscription: subscription.clone(),
                 pin: Mutex::new(pin),
-                _name: self.name.get().handle(),
+                _name: self.object.get().handle(),
             }));
         }
         // Either may be read again: the bytes stay where they are, and the caller keeps the block.
@@ -472,7 +472,7 @@ impl Subscription {
     #[new]
     fn new(
         py: Python<'_>,
-        name: Py<SharedObject>,
+        object: Py<SharedObject>,
         encoder: Py<Encoder>,
         decode: Py<PyAny>,
         undecodable: Py<PyAny>,
@@ -480,14 +480,14 @@ impl Subscription {
         how: (u8, u64, Option<u64>, bool),
     ) -> PyResult<Self> {
         let (which, number, history, raises_ends) = how;
-        let membership = name.get().open_as::<TopicMembership>(py)?;
+        let membership = object.get().open_as::<TopicMembership>(py)?;
         let which = Policy::of(which);
         let which = which.ok_or_else(|| PyValueError::new_err("no such policy"))?;
         let history = history.map_or(History::Oldest, History::Last);
         let subscription = py.detach(|| membership.subscribe((which, number), history));
         let subscription = subscription.map_err(|error| object_error(py, &membership, error))?;
         Ok(Subscription {
-            name,
+            object,
             values: Values {
                 encoder,
                 encode: py.None(),
@@ -517,8 +517,9 @@ impl Subscription {
         Ok(found)
     }
 
-    /// Appends up to `max_messages` messages that are there to `got`, and returns true if there were any. Where a signal handler raises
-    /// as soon as this call is back in Python, the caller has the messages, and returns them by `put_back`.
+    /// Appends up to `max_messages` messages that are there to `got`, and returns true if there were any. Where a
+    /// signal handler raises as soon as this call is back in Python, the caller has the messages, and returns them by
+    /// `put_back`.
     fn take_into(&self, got: &Bound<'_, PyList>, max_messages: usize) -> PyResult<bool> {
         let mut found = Vec::with_capacity(max_messages.min(USUAL));
         let taken = self.get_some(got.py(), max_messages, |message| found.push(message))?;
@@ -541,7 +542,7 @@ impl Subscription {
         self.may_wait(py)?;
         let subscription = self.subscription(py)?;
         let (mut batch, mut found) = (Batch::default(), TakeOutcome::Nothing);
-        let waited = self.name.get().wait_in(py, ITEMS, timeout, |_| {
+        let waited = self.object.get().wait_in(py, ITEMS, timeout, |_| {
             if self.has_returned.load(Relaxed) {
                 return Ok(true);
             }
@@ -609,7 +610,7 @@ impl Subscription {
     /// Spins for a moment before an event loop sleeps. Returns True if there may be something to read.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let subscription = self.subscription(py)?;
-        self.name.get().glance(py, || subscription.may_receive())
+        self.object.get().glance(py, || subscription.may_receive())
     }
 
     /// Returns a descriptor that is readable when there may be something to read, until nothing was found. `is_left`:

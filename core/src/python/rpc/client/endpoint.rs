@@ -14,9 +14,8 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 
 /// A callable that looks like a Python function, and has its documentation.
 ///
-/// `function` is the same in Python, for calls that the native path does not support.
-/// `finish(args, kwargs, id, begun, deadline)` goes on with a call that was begun: `begun` is what has come so far, or an
-/// exception.
+/// `function` is the same in Python, for calls that the native path does not support. `finish(args, kwargs, id, begun,
+/// deadline)` goes on with a call that was begun: `begun` is what has come so far, or an exception.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Endpoint {
     native: Py<NativeCall>,
@@ -41,8 +40,8 @@ impl Endpoint {
 
     /// Makes a call.
     ///
-    /// Returns its result, what Python's side returns for a call that the native path cannot complete, or the call if its
-    /// task lets the loop turn.
+    /// Returns its result, what Python's side returns for a call that the native path cannot complete, or the call if
+    /// its task lets the loop turn.
     #[inline]
     pub(crate) fn call<'py>(
         &self,

@@ -1,6 +1,7 @@
 //! `LoopEndpoint`: an endpoint of a client for an event loop, and `CallCoroutine`: one call of it.
 //!
-//! Most calls end in their first step, which runs in the core alone. Any other call delegates to a coroutine of Python's.
+//! Most calls end in their first step, which runs in the core alone. Any other call delegates to a coroutine of
+//! Python's.
 
 use crate::python::rpc::channel::{Channel, PipeliningExchange};
 use crate::python::rpc::client::endpoint::Endpoint;
@@ -21,9 +22,9 @@ use std::sync::Mutex;
 
 /// A function that calls an endpoint and returns a coroutine.
 ///
-/// `function` and `finish` return coroutines. `home` is the event loop of the client, and a function that raises the error
-/// for a call in another one. `interrupted` takes an exception that the first step of such a coroutine raises, because a
-/// frame that it held may be lost. `cancel` takes the id of a call that no task waits for any longer.
+/// `function` and `finish` return coroutines. `home` is the event loop of the client, and a function that raises the
+/// error for a call in another one. `interrupted` takes an exception that the first step of such a coroutine raises,
+/// because a frame that it held may be lost. `cancel` takes the id of a call that no task waits for any longer.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct LoopEndpoint {
     channel: Py<Channel>,

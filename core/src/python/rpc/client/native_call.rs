@@ -1,8 +1,8 @@
 //! `NativeCall`: the native path of a call, from the arguments to the result.
 //!
-//! The arguments are written into private bytes and from there into the ring; the reply is copied out of the ring and read.
-//! A value that MessagePack does not carry as it is, a call that has to wait, and every failure are left to the slow path,
-//! which is the same in Python for every case.
+//! The arguments are written into private bytes and from there into the ring; the reply is copied out of the ring and
+//! read. A value that MessagePack does not carry as it is, a call that has to wait, and every failure are left to the
+//! slow path, which is the same in Python for every case.
 
 use crate::clock;
 use crate::crash;

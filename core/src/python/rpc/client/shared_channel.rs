@@ -2,8 +2,8 @@
 //!
 //! Of the threads that wait, one receives for all: the leader. It leads within one call of this module and never while
 //! Python code runs: such code, a signal's handler or a `__del__`, may raise, or make a call on the same channel. So no
-//! exception can leave the channel with a leader, and no thread ever waits for itself. The same call receives a frame from
-//! the ring and delivers it to its call, so no frame is lost or comes twice.
+//! exception can leave the channel with a leader, and no thread ever waits for itself. The same call receives a frame
+//! from the ring and delivers it to its call, so no frame is lost or comes twice.
 //!
 //! All that runs Python code, such as an allocation that starts the garbage collector, is done by a thread that neither
 //! leads nor holds the lock. The lock is taken with the GIL alone, so that a child is never forked while another thread
@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Longest time for which a thread leads although frames of other calls come, in nanoseconds. Then it runs signal handlers.
+/// Longest time for which a thread leads although frames of other calls come, in nanoseconds. Then it runs signal
+/// handlers.
 const LEADER_SLICE: u64 = 5_000_000;
 /// Longest sleep of a thread that does not lead, for a signal that comes just before the thread falls asleep.
 const NAP: Duration = Duration::from_millis(100);
@@ -87,8 +88,8 @@ impl Leader<'_> {
     /// Steps down and wakes no other thread, because this thread checks that the server is alive, and comes back. If it
     /// does not come back, the others notice after a nap.
     ///
-    /// If another thread were woken, it would lead at the very moment at which the connection is found closed, before this
-    /// thread has received what had come until then.
+    /// If another thread were woken, it would lead at the very moment at which the connection is found closed, before
+    /// this thread has received what had come until then.
     fn step_down_quietly(self) {
         self.0.has_leader.store(false, Ordering::SeqCst);
         std::mem::forget(self);
@@ -97,9 +98,9 @@ impl Leader<'_> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        // Sequentially consistent, as the accesses in `wake_next` and `park`: a thread that parks announces this and then
-        // checks for a leader; a leader that steps down announces this and then checks for parked threads. One of the two
-        // sees the other.
+        // Sequentially consistent, as the accesses in `wake_next` and `park`: a thread that parks announces this and
+        // then checks for a leader; a leader that steps down announces this and then checks for parked threads. One of
+        // the two sees the other.
         self.0.has_leader.store(false, Ordering::SeqCst);
         self.0.wake_next();
     }
@@ -242,8 +243,8 @@ impl SharedChannel {
         Ok(())
     }
 
-    /// Receives the frames that are there, up to one of the call `own_id`, which it returns; it delivers all others. Only
-    /// the leader does this. The payload of a short frame is in `body` then.
+    /// Receives the frames that are there, up to one of the call `own_id`, which it returns; it delivers all others.
+    /// Only the leader does this. The payload of a short frame is in `body` then.
     #[inline]
     pub(crate) fn receive(
         &self,
@@ -305,7 +306,8 @@ impl SharedChannel {
                     if let Some(frame) = self.receive(py, &channel, Some(id), &mut body)? {
                         return Ok(Some(frame.into_frame(py, &body)));
                     }
-                    // Counted from the begin and not from the last sleep, because a peer may wake this thread without end.
+                    // Counted from the begin and not from the last sleep, because a peer may wake this thread without
+                    // end.
                     let sleep = left(now).min(until_check(now));
                     if sleep.is_zero() {
                         if until_check(now).is_zero() {

@@ -1,7 +1,7 @@
 //! `ThreadCalls`: the calls in flight of threads that share a channel, and `PendingCall`: one of them.
 //!
-//! A call that no thread waits for any longer is cancelled when its [`PendingCall`] is dropped, also if an exception kept
-//! the thread from closing it.
+//! A call that no thread waits for any longer is cancelled when its [`PendingCall`] is dropped, also if an exception
+//! kept the thread from closing it.
 
 use crate::connection::channel::{self, FrameRole};
 use crate::python::rpc::channel::Channel;
@@ -28,8 +28,8 @@ pub struct ThreadCalls(Arc<SharedChannel>);
 impl ThreadCalls {
     /// `replies`: opcodes that end a call; `others`: the low eight bits of what else a server sends, except items;
     /// `requests`: those of the opcodes that begin a call; `cancel` and `cancel_body`: the frame that cancels a call;
-    /// `window`: bytes of items that may wait, each of which counts for `overhead` more; `check_interval`: seconds after
-    /// which a sleeping thread returns, so that its caller can check that the server is alive.
+    /// `window`: bytes of items that may wait, each of which counts for `overhead` more; `check_interval`: seconds
+    /// after which a sleeping thread returns, so that its caller can check that the server is alive.
     #[new]
     #[pyo3(signature = (channel, *, replies, others, item, requests, cancel, cancel_body, window, overhead, check_interval))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
@@ -195,8 +195,8 @@ pub struct PendingCall {
 
 #[pymethods]
 impl PendingCall {
-    /// Returns its next frame as (opcode, id, body), and waits for it for up to `limit` seconds; this thread receives for
-    /// all threads if no other one does.
+    /// Returns its next frame as (opcode, id, body), and waits for it for up to `limit` seconds; this thread receives
+    /// for all threads if no other one does.
     ///
     /// Returns None if no frame came, if the call was interrupted, or if it is time to check that the server is alive.
     /// Raises what a signal's handler raises; the next call returns the frame then.

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A function that calls an endpoint and waits for the result.
 ///
-/// `function` and `finish` return the result. Calls take the native path while `stopped` is empty and the `session` of the
-/// reconnector is the one given.
+/// `function` and `finish` return the result. Calls take the native path while `stopped` is empty and the `session` of
+/// the reconnector is the one given.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct ThreadEndpoint {
     calls: Py<ThreadCalls>,

@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::{Mutex, MutexGuard};
 
 /// Calls between two reads of the clock.
-const CALLS_PER_LOOK: usize = 16;
+const CALLS_PER_CHECK: usize = 16;
 
 /// Copies of a context, of which a thread enters one after the other.
 ///
@@ -85,7 +85,7 @@ impl CallContexts {
             let arguments = calls.get_item(results.len())?.cast_into::<PyTuple>()?;
             results.append(function.call1(arguments)?)?;
             crash::point!(OneOfManyDone);
-            if results.len() % CALLS_PER_LOOK == 0 && clock::now() > until {
+            if results.len() % CALLS_PER_CHECK == 0 && clock::now() > until {
                 break;
             }
         }

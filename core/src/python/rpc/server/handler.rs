@@ -1,4 +1,5 @@
-//! `Handler`: a function that the core calls by itself, and `CoroutineRunner`: what runs the coroutine that it may return.
+//! `Handler`: a function that the core calls by itself, and `CoroutineRunner`: what runs the coroutine that it may
+//! return.
 
 use crate::python::codec::msgpack::expected_type::ExpectedType;
 use crate::python::codec::msgpack::reader::{Reader, Unreadable};
@@ -20,9 +21,9 @@ struct Parameter {
 /// A function, and the types of its parameters.
 ///
 /// `by_count`: for each number of positional arguments the type of their array; None for a number that does not fit, or
-/// whose types the core cannot read. `parameters`: if all parameters may be given by name, the name, the type and whether
-/// the parameter is required, of each; `places`: how many of these may also be given by position. `coroutines`: runs the
-/// coroutine that the function returns, if it returns one.
+/// whose types the core cannot read. `parameters`: if all parameters may be given by name, the name, the type and
+/// whether the parameter is required, of each; `places`: how many of these may also be given by position. `coroutines`:
+/// runs the coroutine that the function returns, if it returns one.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Handler {
     name: Py<PyString>,
@@ -35,8 +36,9 @@ pub struct Handler {
 
 /// Runs coroutines, each in its first step and then as a task.
 ///
-/// `is_full` returns true if a call of this client has to wait. `start` takes a coroutine, the client, the endpoint's name,
-/// the call's id, its deadline and the size of its request in bytes, and returns the result, or `later` if it comes later.
+/// `is_full` returns true if a call of this client has to wait. `start` takes a coroutine, the client, the endpoint's
+/// name, the call's id, its deadline and the size of its request in bytes, and returns the result, or `later` if it
+/// comes later.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct CoroutineRunner {
     is_full: Py<PyAny>,

@@ -1,7 +1,7 @@
 //! `HandlerTable`: the endpoints whose calls the core runs by itself, from the frame to the reply.
 //!
-//! They are functions of plain types that run in the event loop, without interceptors. Python runs all other calls, and each
-//! call of these whose request is not as expected, because it has the error messages.
+//! They are functions of plain types that run in the event loop, without interceptors. Python runs all other calls, and
+//! each call of these whose request is not as expected, because it has the error messages.
 
 use crate::clock;
 use crate::crash;

@@ -261,8 +261,8 @@ impl Poller {
         }
     }
 
-    /// Visits the keys for the garbage collector: a key may lead back to the poller's owner, as at a server that was never
-    /// closed.
+    /// Visits the keys for the garbage collector: a key may lead back to the poller's owner, as at a server that was
+    /// never closed.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // If the lock is held, a user of the poller holds it, and nothing here is garbage.
         let Ok(inner) = self.inner.try_lock() else {
@@ -282,7 +282,8 @@ impl Poller {
         drop(before); // After the lock, because the destructor of a key may use this poller.
     }
 
-    /// Adds a channel and returns its number. `key` comes back with each of its frames, except requests that the core runs.
+    /// Adds a channel and returns its number. `key` comes back with each of its frames, except requests that the core
+    /// runs.
     fn add(
         &self,
         channel: &Channel,
@@ -299,8 +300,8 @@ impl Poller {
         drop(key);
     }
 
-    /// Handles a ring of this channel's bell. Returns False if the bell will never ring again, because the peer has closed
-    /// it.
+    /// Handles a ring of this channel's bell. Returns False if the bell will never ring again, because the peer has
+    /// closed it.
     fn wake(&self, index: usize) -> bool {
         self.lock().wake(index)
     }
@@ -318,8 +319,8 @@ impl Poller {
         self.lock().spinning = spinning;
     }
 
-    /// Returns the next frame as (key, opcode, id, payload), or None when it is time to rest. The core runs and answers the
-    /// requests that it may run on the way.
+    /// Returns the next frame as (key, opcode, id, payload), or None when it is time to rest. The core runs and answers
+    /// the requests that it may run on the way.
     ///
     /// A channel whose peer broke the rules comes as (key, fault, 0, ChannelError).
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
@@ -327,8 +328,8 @@ impl Poller {
         self.receive(py, found)
     }
 
-    /// Sends a frame on `channel`, then does what `next` does. After a large frame it returns True at once: the caller may
-    /// have something to do while the peer reads the frame, and calls `next` then.
+    /// Sends a frame on `channel`, then does what `next` does. After a large frame it returns True at once: the caller
+    /// may have something to do while the peer reads the frame, and calls `next` then.
     fn send_next<'py>(
         &self,
         py: Python<'py>,
@@ -358,8 +359,8 @@ impl Poller {
         }
     }
 
-    /// Prepares for the event loop to go on. Returns True if a bell will ring for the next frame, False if the loop has to
-    /// call again on its next turn.
+    /// Prepares for the event loop to go on. Returns True if a bell will ring for the next frame, False if the loop has
+    /// to call again on its next turn.
     fn rest(&self) -> bool {
         self.lock().park_all()
     }

@@ -24,7 +24,7 @@ from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
 from tests.helpers.interruptions import Interrupted
 from tests.helpers.loops import one_loop
-from tests.helpers.lying_server import Babbler, Died, babbling
+from tests.helpers.hostile_server import Babbler, Died, babbling
 from tests.helpers.server_process import (
     PATIENCE,
     STOPPING,
@@ -508,7 +508,7 @@ def _read_by_hand(client: shmrpc.sync.Client) -> object:
         return call.read()
 
 
-#: Calls of threads, on a service of :mod:`tests.helpers.lying_server`.
+#: Calls of threads, on a service of :mod:`tests.helpers.hostile_server`.
 WAYS: dict[str, Callable[[shmrpc.sync.Client], object]] = {
     "plain": lambda client: client.add(1, 2),
     "under a deadline": lambda client: client.with_options(timeout=60).add(1, 2),

@@ -1,4 +1,4 @@
-"""The figures of a run stand below it."""
+"""Settings of all reliability tests, and the figures at the end of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.reliability import figures
 
 @pytest.fixture(autouse=True)
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody in this process is given up in a handshake because a busy machine lets it wait for some seconds.
+    """Give handshakes in this process more time, because a busy machine may delay a peer by some seconds.
 
-    A test of this very limit sets its own.
+    A test of this limit sets its own value.
     """
     monkeypatch.setattr(control, "STEP_TIMEOUT", 30.0)
 

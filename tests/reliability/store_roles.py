@@ -1,4 +1,4 @@
-"""What members do with a store until they die, step by step; and the same with plain Python's values, to compare."""
+"""Roles of members that change a store until they die, step by step; and a plain dict as the reference."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, Final
 import shmrpc
 import shmrpc.sync
 
-#: Bytes of what lies in pages of its own.
+#: Bytes of a value with pages of its own.
 LARGE: Final = 1 << 20
-#: Seconds that a wait may take: only a failure takes so long.
+#: Seconds of a wait at most: only a failure takes so long.
 PATIENCE: Final = 30.0
 
-#: What is done with a store, or with a :class:`Plain`; ``n`` is another number each time.
+#: One step of a role, with a store or a :class:`Plain`; ``n`` is another number each time.
 Step = Callable[[Any, int], object]
 
 
 @shmrpc.shared
 @dataclasses.dataclass
 class Player:
-    """What a program puts into a store."""
+    """A shared class."""
 
     name: str
     health: int = 100
@@ -34,7 +34,7 @@ class Player:
 
 
 class Plain(dict[Any, Any]):
-    """What a store holds, as plain values."""
+    """The contents of a store as plain values: the reference for its members."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,16 +56,16 @@ class Plain(dict[Any, Any]):
         return self
 
     def put(self, message: Any) -> None:
-        """Puts a message."""
+        """Append a message."""
         self.messages.append(message)
 
     def take(self) -> Any:
-        """Takes the first message."""
+        """Remove and return the first message."""
         return self.messages.pop(0)
 
 
 def begin(store: Any) -> None:
-    """What is there before somebody dies."""
+    """Fill a store with its contents before a role begins."""
     store.clear()
     store["n"] = 7
     store["text"] = "a text that is too long for a cell"
@@ -108,7 +108,7 @@ def _come_to_nothing(s: Any, n: int) -> None:
 
 
 def _change_much(s: Any, n: int) -> None:
-    """So much that the log needs more memory than it always has."""
+    """Change so much that the log needs additional memory."""
     with s.transaction():
         numbers = s["many"]
         for index in range(5000):
@@ -129,7 +129,7 @@ def _wait(s: Any, n: int) -> None:
             s["tree"].wait_changed(0.001)
 
 
-#: What a victim does, in steps of which each is done or not.
+#: Steps by role; each step happens entirely or not at all.
 ROLES: Final[dict[str, list[Step]]] = {
     "sets": [
         lambda s, n: s.__setitem__("n", n),
@@ -161,25 +161,25 @@ ROLES: Final[dict[str, list[Step]]] = {
     "puts messages": [lambda s, n: s.inbox.put({"n": n}), lambda s, n: s.inbox.put(n)],
     "takes messages": [lambda s, n: s.inbox.take(), lambda s, n: s.inbox.take()],
     "grows": [lambda s, n: s.__setitem__("grown", bytearray(3 * LARGE))],
-    "removes what is large": [
+    "removes large values": [
         lambda s, n: s.__setitem__("grown", bytearray(8 * LARGE)),
         lambda s, n: s.__delitem__("grown"),
         lambda s, n: s.__delitem__("large"),
     ],
-    "looks at what is removed": [_look_and_drop],
+    "reads a removed value": [_look_and_drop],
     "waits": [_wait, lambda s, n: s.__setitem__("n", n), _wait],
 }
 
 
 def play(store: Any, role: str, n: int, steps: int | None = None) -> Iterator[None]:
-    """Does the steps of a role, or the first ones; after each it says so."""
+    """Carry out the steps of a role, or the first ones; yield after each."""
     for step in ROLES[role][:steps]:
         step(store, n)
         yield
 
 
 def follow(name: str, role: str, n: int, ledger: str, single_writer: bool = False) -> None:
-    """What a victim does: it opens a store, plays its role, notes each step that it has done, and closes the store."""
+    """Open a store, play a role, append a byte to the ledger after each step, and close the store."""
     noted = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with shmrpc.sync.store(name, max_memory="64MiB", busy_timeout=PATIENCE, single_writer=single_writer) as store:
         for _ in play(store, role, n):
@@ -187,5 +187,5 @@ def follow(name: str, role: str, n: int, ledger: str, single_writer: bool = Fals
 
 
 def acknowledged(ledger: Path) -> int:
-    """How many steps a victim has noted."""
+    """Return the number of steps in a victim's ledger."""
     return ledger.stat().st_size if ledger.exists() else 0

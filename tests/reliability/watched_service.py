@@ -1,4 +1,4 @@
-"""A service that tells what it has run and what it holds, and helpers for peers that are stopped."""
+"""A service that records its calls and resources, and helpers for peers that are stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def sleep(seconds: float, result: Any = None) -> Any:
 
 @service.endpoint
 def hold_loop(began: str, until: str) -> None:
-    """Holds the server's loop from when the one file is there until the other one is."""
+    """Block the server's loop: create the one file, then wait until the other one exists."""
     Path(began).touch()
     end = time.monotonic() + 60
     while not Path(until).exists() and time.monotonic() < end:
@@ -60,27 +60,27 @@ def hold_loop(began: str, until: str) -> None:
 
 @service.endpoint
 def mark(n: int, ballast: bytes = b"") -> int:
-    """Remembers that it was run."""
+    """Record a call."""
     _marks.append(n)
     return n
 
 
 @service.endpoint
 def marks() -> list[int]:
-    """What has been marked, in order."""
+    """Return the recorded calls, in order."""
     return _marks
 
 
 @service.endpoint
 def forget() -> None:
-    """The marks are gone, and the gates are closed."""
+    """Forget the recorded calls, and close the gates."""
     _marks.clear()
     _gates.clear()
 
 
 @service.endpoint
 async def flood(size: int) -> AsyncIterator[bytes]:
-    """Items for as long as they are wanted."""
+    """Yield items until the client stops reading."""
     global _produced
     while True:
         _produced += 1
@@ -104,13 +104,13 @@ def pid() -> int:
 
 @service.endpoint
 def holds() -> dict[str, int]:
-    """What this process has of each resource."""
+    """Return this process's resources by kind."""
     return held_by("self")
 
 
 @service.endpoint
 def take_descriptors() -> int:
-    """Opens files until there is no descriptor left; how many."""
+    """Open files until there is no descriptor left; return their number."""
     with contextlib.suppress(OSError):
         while True:
             _hoard.append(os.open(os.devnull, os.O_RDONLY))
@@ -119,21 +119,21 @@ def take_descriptors() -> int:
 
 @service.endpoint
 def give_descriptors(count: int) -> None:
-    """Closes so many of them."""
+    """Close that many of the files."""
     for _ in range(min(count, len(_hoard))):
         os.close(_hoard.pop())
 
 
 @service.endpoint
 async def wait_for(gate: str) -> str:
-    """Waits until somebody calls ``open_gate``."""
+    """Wait until another caller opens the gate with ``open_gate``."""
     await _gates.setdefault(gate, asyncio.Event()).wait()
     return gate
 
 
 @service.endpoint
 async def items_after(gate: str) -> AsyncIterator[str]:
-    """An item, and another one once somebody calls ``open_gate``."""
+    """Yield an item, and another one once a caller opens the gate with ``open_gate``."""
     yield "first"
     await _gates.setdefault(gate, asyncio.Event()).wait()
     yield gate
@@ -145,7 +145,7 @@ async def open_gate(gate: str) -> None:
 
 
 def held_by(pid: int | str) -> dict[str, int]:
-    """Descriptors, mappings, threads and resident kilobytes of a process."""
+    """Return the descriptors, mappings, threads and resident kilobytes of a process."""
     there = Path(f"/proc/{pid}")
     resident = int((there / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -157,7 +157,7 @@ def held_by(pid: int | str) -> dict[str, int]:
 
 
 def as_new(server: ServerProcess) -> ServerProcess:
-    """A server that other tests have used, without what they left of marks and gates, and without clients."""
+    """Return a server that other tests have used, without their marks and gates, and without clients."""
     resting = _resting.setdefault(server.pid, held_by(server.pid)["descriptors"])
     with shmrpc.sync.connect(server.name, timeout=30) as client:
         client.forget()

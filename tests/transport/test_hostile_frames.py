@@ -25,7 +25,7 @@ from shmrpc.wire.frames import (
     STOP,
     opcode,
 )
-from tests.helpers.lying_server import SUM, Babbler, Misdeed, babbling, connected
+from tests.helpers.hostile_server import SUM, Babbler, Misdeed, babbling, connected
 
 
 def sends(code: int, body: bytes = NIL) -> Misdeed:

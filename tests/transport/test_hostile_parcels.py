@@ -18,7 +18,7 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.wire import control
-from tests.helpers.lying_server import SUM, Babbler, Misdeed, babbling, connected
+from tests.helpers.hostile_server import SUM, Babbler, Misdeed, babbling, connected
 from tests.helpers.server_process import eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.stream_service import service as flows

@@ -24,7 +24,7 @@ from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.encode import ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
 from shmrpc.wire.codec import UNREADABLE, Body, get_codec
-from tests.helpers.array_lies import ARRAY, ARRAY_LIES, BUFFER_SIZE
+from tests.helpers.corrupt_arrays import ARRAY, CORRUPT_ARRAYS, BUFFER_SIZE
 from tests.helpers.value_trips import buffers_of, carried
 from tests.values.hypothesis_draws import drawn
 
@@ -272,10 +272,10 @@ def test_a_view_may_be_released_once_it_was_written() -> None:
     assert [bytes(each) for each in buffers_of(body)] == [LONG_BYTES]
 
 
-@pytest.mark.parametrize("lie", ARRAY_LIES, ids=str)
+@pytest.mark.parametrize("lie", CORRUPT_ARRAYS, ids=str)
 @pytest.mark.parametrize("kind", [Any, np.ndarray, list[np.ndarray]], ids=str)
 def test_an_array_that_does_not_lie_in_its_buffer_is_refused(kind: Any, lie: str) -> None:
-    body = msgspec.msgpack.encode(Ext(ARRAY, msgspec.msgpack.encode(ARRAY_LIES[lie])))
+    body = msgspec.msgpack.encode(Ext(ARRAY, msgspec.msgpack.encode(CORRUPT_ARRAYS[lie])))
     raw = b"\x91" + body if kind == list[np.ndarray] else body
     for buffers in ([bytes(BUFFER_SIZE)], [bytes(BUFFER_SIZE), bytes(8)]):
         with pytest.raises(ValueError, match="not of the expected type"):

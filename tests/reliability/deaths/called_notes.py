@@ -42,7 +42,7 @@ async def note(call: str, seconds: float) -> str:
 
 
 @dataclasses.dataclass
-class Told:
+class CallOutcomes:
     """What callers were told of their calls."""
 
     answered: set[str] = dataclasses.field(default_factory=set)
@@ -52,7 +52,7 @@ class Told:
     other: list[str] = dataclasses.field(default_factory=list)
 
 
-async def call_on(client: Any, name: str, stop: asyncio.Event, told: Told, seed: int) -> None:
+async def call_on(client: Any, name: str, stop: asyncio.Event, told: CallOutcomes, seed: int) -> None:
     """Calls one after the other."""
     chance = random.Random(seed)
     count = 0
@@ -70,10 +70,10 @@ async def call_on(client: Any, name: str, stop: asyncio.Event, told: Told, seed:
             told.other.append(repr(error))
 
 
-def check(ledger: Path, every: Iterable[Told]) -> Told:
+def check(ledger: Path, every: Iterable[CallOutcomes]) -> CallOutcomes:
     """Holds what callers were told against what was done; all of it together."""
     done = Counter(ledger.read_text().split())
-    told = Told()
+    told = CallOutcomes()
     for each in every:
         told.answered |= each.answered
         told.not_executed |= each.not_executed
@@ -88,7 +88,7 @@ def check(ledger: Path, every: Iterable[Told]) -> Told:
 
 async def _main(url: str, name: str) -> None:
     logging.getLogger("shmrpc").setLevel(logging.CRITICAL)  # It says each try.
-    told, stop = Told(), asyncio.Event()
+    told, stop = CallOutcomes(), asyncio.Event()
     async with shmrpc.connect(service.name, at=url, timeout=PATIENCE, reconnect=True) as client:
         sys.stdout.write("calling\n")
         sys.stdout.flush()

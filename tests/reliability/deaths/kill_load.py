@@ -25,7 +25,7 @@ import uvloop
 
 import shmrpc
 from tests.helpers.array_service import Bytes, numbered
-from tests.reliability.deaths.ledger import Book, Kind, Told
+from tests.reliability.deaths.ledger import Book, CallOutcome, Kind
 
 NAME: Final = "tested.killed"
 service = shmrpc.Service(NAME)
@@ -111,9 +111,9 @@ class Calls:
             self.lost.append(time.monotonic())
         match error:
             case shmrpc.ConnectionLost(maybe_executed=True):
-                self.book.tell(number, Told.MAYBE_EXECUTED)
+                self.book.tell(number, CallOutcome.MAYBE_EXECUTED)
             case shmrpc.ConnectionLost() | shmrpc.ServiceUnavailable():
-                self.book.tell(number, Told.NOT_EXECUTED)
+                self.book.tell(number, CallOutcome.NOT_EXECUTED)
             case _:
                 fault(self.folder, f"{self.caller}, call {number}")
 
@@ -155,7 +155,7 @@ async def _call_for_ever(client: shmrpc.Client, calls: Calls) -> None:
         kind, number = calls.begin()
         try:
             if await _call(client, calls, kind, number):
-                calls.book.tell(number, Told.ANSWERED)
+                calls.book.tell(number, CallOutcome.ANSWERED)
         except Exception as error:
             calls.failed(number, error)
         await asyncio.sleep(0)
@@ -206,7 +206,7 @@ def _call_in_thread_for_ever(client: shmrpc.sync.Client, calls: Calls) -> None:
         kind, number = calls.begin()
         try:
             if _call_in_thread(client, calls, kind, number):
-                calls.book.tell(number, Told.ANSWERED)
+                calls.book.tell(number, CallOutcome.ANSWERED)
         except Exception as error:
             calls.failed(number, error)
 

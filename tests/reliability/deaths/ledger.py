@@ -29,7 +29,7 @@ class Kind(enum.IntEnum):
     BATCH = 7
 
 
-class Told(enum.IntEnum):
+class CallOutcome(enum.IntEnum):
     """What the caller knows."""
 
     #: nothing: it was killed, or called one way
@@ -69,10 +69,10 @@ class Book:
         """A new call of this kind; its number. By one thread at a time."""
         number = self.count
         self._count[0] = number + 1
-        self._memory[_HEADER + number] = kind << 4 | Told.NOTHING
+        self._memory[_HEADER + number] = kind << 4 | CallOutcome.NOTHING
         return number
 
-    def tell(self, number: int, told: Told) -> None:
+    def tell(self, number: int, told: CallOutcome) -> None:
         """The caller knows now."""
         self._memory[_HEADER + number] = self._memory[_HEADER + number] & 0xF0 | told
 

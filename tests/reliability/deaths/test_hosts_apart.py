@@ -18,7 +18,7 @@ from tests.helpers.hosts import Host, two_hosts
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
-from tests.reliability.deaths.called_notes import LEDGER, Told, check, service
+from tests.reliability.deaths.called_notes import LEDGER, CallOutcomes, check, service
 
 #: What runs on the hosts has loops of its own.
 LOOP = "asyncio"
@@ -58,11 +58,11 @@ class Callers:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "calling\n"
 
-    def stop(self) -> Told:
+    def stop(self) -> CallOutcomes:
         """What they were told."""
         output, _ = self.process.communicate(timeout=3 * PATIENCE)
         told: dict[str, list[str]] = json.loads(output)
-        return Told({*told["answered"]}, {*told["not_executed"]}, {*told["maybe_executed"]}, told["other"])
+        return CallOutcomes({*told["answered"]}, {*told["not_executed"]}, {*told["maybe_executed"]}, told["other"])
 
     def close(self) -> None:
         self.process.kill()

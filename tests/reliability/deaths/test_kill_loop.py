@@ -23,7 +23,7 @@ from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually_in_loop
 from tests.reliability import figures
 from tests.reliability.deaths.kill_load import CALLERS, SURVIVORS, Calls, call_in_loop, call_in_threads
-from tests.reliability.deaths.ledger import Book, Kind, Told
+from tests.reliability.deaths.ledger import Book, CallOutcome, Kind
 
 KILLS: Final = scaled(20, 1000)
 #: Seconds from one kill to the next.
@@ -146,7 +146,7 @@ def _has_all_kinds(book: Book) -> bool:
     """Whether calls of each kind were answered, and one-way calls have arrived. More may come meanwhile."""
     kinds, told, executed = book.calls()
     kinds, told = kinds[: len(told)], told[: len(kinds)]
-    answered = set(kinds[told == Told.ANSWERED].tolist())
+    answered = set(kinds[told == CallOutcome.ANSWERED].tolist())
     return {*Kind} - {Kind.ONE_WAY} <= answered and bool(executed[: len(kinds)][kinds == Kind.ONE_WAY].any())
 
 
@@ -156,9 +156,9 @@ def _accounted(books: dict[str, Book]) -> tuple[int, int]:
     for caller, book in books.items():
         kinds, told, executed = book.calls()
         assert executed.max() <= 1, f"{caller}: {np.flatnonzero(executed > 1)} more than once"
-        acknowledged = told == Told.ANSWERED
+        acknowledged = told == CallOutcome.ANSWERED
         assert (executed[acknowledged] == 1).all(), f"{caller}: answered, and not executed"
-        assert (executed[told == Told.NOT_EXECUTED] == 0).all(), f"{caller}: executed in spite of what was told"
+        assert (executed[told == CallOutcome.NOT_EXECUTED] == 0).all(), f"{caller}: executed in spite of what was told"
         for kind in set(Kind) - {Kind.ONE_WAY}:
             assert acknowledged[kinds == kind].any(), f"{caller}: no {kind.name} was answered"
         assert executed[kinds == Kind.ONE_WAY].any(), f"{caller}: no one-way call arrived"

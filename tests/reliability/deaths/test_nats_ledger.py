@@ -11,7 +11,7 @@ import shmrpc
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
-from tests.reliability.deaths.called_notes import LEDGER, Told, call_on, check, service
+from tests.reliability.deaths.called_notes import LEDGER, CallOutcomes, call_on, check, service
 
 
 async def test_calls_are_executed_at_most_once_and_what_is_told_of_them_is_true(
@@ -30,7 +30,7 @@ async def test_calls_are_executed_at_most_once_and_what_is_told_of_them_is_true(
         ]
         for client in clients:
             await client.__aenter__()
-        told = Told()
+        told = CallOutcomes()
         running = [
             asyncio.create_task(call_on(clients[place], f"{place}.{number}", stop, told, 4 * place + number))
             for place in range(4)

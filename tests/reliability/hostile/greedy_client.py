@@ -1,4 +1,4 @@
-"""A client that takes what it can get, from when it has printed a line.
+"""A client that takes as much as the server gives it. Prints a line when it begins.
 
 ``python -m tests.reliability.hostile.greedy_client KIND``
 """
@@ -16,13 +16,13 @@ import shmrpc
 
 
 async def computes(client: shmrpc.Client) -> None:
-    """No calls at all: what the machine itself makes of eight busy processes."""
+    """Make no call: the effect of eight busy processes alone."""
     while True:
         pass
 
 
 async def calls(client: shmrpc.Client) -> None:
-    """64 small calls at a time."""
+    """Make 64 small calls at a time."""
 
     async def one() -> None:
         while True:
@@ -32,7 +32,7 @@ async def calls(client: shmrpc.Client) -> None:
 
 
 async def suspended(client: shmrpc.Client) -> None:
-    """As many handlers as it may have, and a line of as many again."""
+    """Start as many handlers as the server allows, and as many waiting calls."""
 
     async def one() -> None:
         while True:
@@ -43,26 +43,26 @@ async def suspended(client: shmrpc.Client) -> None:
 
 
 async def bodies(client: shmrpc.Client) -> None:
-    """Lists of 20,000 numbers, each encoded and decoded on both sides."""
+    """Send lists of 20,000 numbers, each encoded and decoded on both sides."""
     while True:
         await client.echo([1] * 20_000)
 
 
 async def arrays(client: shmrpc.Client) -> None:
-    """Megabytes."""
+    """Send megabytes."""
     array = np.zeros(1 << 20, np.uint8)
     while True:
         await client.echo(array)
 
 
-async def told(client: shmrpc.Client) -> None:
-    """One-way calls without end."""
+async def notifications(client: shmrpc.Client) -> None:
+    """Send one-way calls without end."""
     while True:
         await client.notify("add", 1, 2)
 
 
 async def batches(client: shmrpc.Client) -> None:
-    """A thousand calls in a frame."""
+    """Send a thousand calls in a frame."""
 
     async def numbers() -> AsyncIterator[tuple[int, int]]:
         while True:
@@ -75,14 +75,14 @@ async def batches(client: shmrpc.Client) -> None:
 
 
 KINDS: dict[str, Callable[[shmrpc.Client], Awaitable[None]]] = {
-    each.__name__: each for each in (computes, calls, suspended, bodies, arrays, told, batches)
+    each.__name__: each for each in (computes, calls, suspended, bodies, arrays, notifications, batches)
 }
 
 
 async def main(kind: str) -> None:
     async with shmrpc.connect("tested") as client:
         assert await client.add(1, 2) == 3
-        print("begun", flush=True)  # noqa: T201 - who started us waits for it
+        print("begun", flush=True)  # noqa: T201 - the test waits for it
         await KINDS[kind](client)
 
 

@@ -1,7 +1,7 @@
 """Programs of other users of this machine. Only root can start them.
 
-They are children of one process, the nursery, which has imported all that they need: another user may be unable to
-read what we run from, and it saves a second for each.
+They are children of one process, the nursery, which has imported all modules that they need: another user may be
+unable to read the directory we run from, and each start is faster by a second.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final, Self
 
 import pytest
 
-#: Users who own nothing on any machine; ids of no special meaning.
-ALLOWED, STRANGER = 64_101, 64_102
-#: Seconds until a program that neither speaks nor ends has failed.
-_PATIENCE: Final = 60.0
+#: Users without files on any machine; numbers without a special meaning.
+ALLOWED, FORBIDDEN = 64_101, 64_102
+#: Seconds after which a silent program has failed.
+_TIMEOUT: Final = 60.0
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 
-#: What every program finds: modules, and two functions.
+#: Source that runs before each program: imports, and two functions.
 _BEGIN = """
 import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
@@ -63,7 +63,7 @@ class _Nursery:
 
     def close(self) -> None:
         self.socket.close()
-        self._process.wait(_PATIENCE)
+        self._process.wait(_TIMEOUT)
 
 
 _nursery: _Nursery | None = None
@@ -77,24 +77,24 @@ def close_nursery() -> None:
 
 
 def nurse() -> None:
-    """Starts programs as it is told, until the other end is closed."""
+    """Start programs on request, until the other end is closed."""
     names: dict[str, object] = {"__name__": "__main__"}
     exec(_BEGIN, names)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    told = socket.socket(fileno=os.dup(0))
+    requests = socket.socket(fileno=os.dup(0))
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(told, 1 << 16, 3)
+        packet, descriptors, _, _ = socket.recv_fds(requests, 1 << 16, 3)
         if not packet:
             return
         if os.fork() == 0:
-            told.close()
+            requests.close()
             _watch(json.loads(packet), descriptors, names)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 def _watch(order: dict[str, str], descriptors: list[int], names: dict[str, object]) -> None:
-    """In a child: starts one program, hands out its process id and what to signal it by, and how it has ended."""
+    """Start one program in a child; send its process id, a pidfd and its exit status to the test."""
     talk, errors, status = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
@@ -102,17 +102,17 @@ def _watch(order: dict[str, str], descriptors: list[int], names: dict[str, objec
         for number, descriptor in enumerate((talk, talk, errors)):
             os.dup2(descriptor, number)
         os.closerange(3, 64)
-        _be(int(order.pop("uid")), order.pop("source"), order, names)
+        _run_as_user(int(order.pop("uid")), order.pop("source"), order, names)
     os.close(talk)
-    told = socket.socket(fileno=status)
-    # Once we have waited for it, its number may be another's; this stays its own.
-    socket.send_fds(told, [b"%d" % child], [os.pidfd_open(child)])
-    told.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    requests = socket.socket(fileno=status)
+    # The number may belong to another process after the wait; the pidfd still refers to this one.
+    socket.send_fds(requests, [b"%d" % child], [os.pidfd_open(child)])
+    requests.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os._exit(0)
 
 
-def _be(uid: int, source: str, environment: dict[str, str], names: dict[str, object]) -> None:
-    # Those of the nursery know it for a file, perhaps.
+def _run_as_user(uid: int, source: str, environment: dict[str, str], names: dict[str, object]) -> None:
+    # The nursery's standard streams may have buffered its own files.
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww"))
     os.chdir("/")
     os.environ.update(environment)
@@ -135,7 +135,7 @@ def _be(uid: int, source: str, environment: dict[str, str], names: dict[str, obj
 
 
 class Program:
-    """A Python program of another user. It hears lines on its stdin."""
+    """A Python program of another user, which reads lines from its stdin."""
 
     def __init__(self, uid: int, source: str) -> None:
         global _nursery
@@ -151,38 +151,38 @@ class Program:
                 _nursery.socket, [json.dumps(order).encode()], [theirs.fileno(), self._errors.fileno(), status.fileno()]
             )
         for each in (self._talk, self._status):
-            each.settimeout(_PATIENCE)
+            each.settimeout(_TIMEOUT)
         self._lines = self._talk.makefile("r")
         pid, (self._handle,), _, _ = socket.recv_fds(self._status, 100, 1)
         self.pid = int(pid)
-        #: Its exit code, or what killed it as a negative number.
+        #: The exit code, or the negative number of the signal that killed the program.
         self.code: int | None = None
 
     @property
     def errors(self) -> str:
-        """What it printed on stderr."""
+        """Return the text that the program printed on stderr."""
         self._errors.seek(0)
         return self._errors.read()
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """Return the next line that the program prints."""
         line = self._lines.readline()
         assert line, self.errors
         return line.rstrip("\n")
 
     def go_on(self) -> None:
-        """Lets it read a line."""
+        """Send the program a line."""
         self._talk.send(b"\n")
 
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Return True if the program has not ended."""
         if self.code is None:
             self._status.settimeout(0)
             with contextlib.suppress(BlockingIOError):
                 if self._status.recv(1, socket.MSG_PEEK):
-                    self._status.settimeout(_PATIENCE)
+                    self._status.settimeout(_TIMEOUT)
                     self._wait()
-            self._status.settimeout(_PATIENCE)
+            self._status.settimeout(_TIMEOUT)
         return self.code is None
 
     def _wait(self) -> int:
@@ -191,19 +191,19 @@ class Program:
         return self.code
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal. One that has ended by itself needs none."""
+        """Send a signal. Ignored after the program's end."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
 
     def end(self) -> str:
-        """Waits for its end, which has to be a good one; what else it printed."""
+        """Wait for a successful end; return the rest of the output."""
         self._talk.shutdown(socket.SHUT_WR)
         printed = self._lines.read()
         assert self._wait() == 0, self.errors
         return printed.rstrip("\n")
 
     def kill(self) -> None:
-        """Ends it, whatever it does; again, or after its own end: nothing."""
+        """Kill the program. Idempotent."""
         self.send_signal(signal.SIGKILL)
         self._wait()
 
@@ -220,16 +220,16 @@ class Program:
 
 
 def run_as(uid: int, source: str) -> str:
-    """Runs a program of another user; what it printed."""
+    """Run a program of another user; return its output."""
     with Program(uid, source) as program:
         return program.end()
 
 
 class Server(Program):
-    """One that SIGTERM ends."""
+    """A program that SIGTERM ends."""
 
     def stop(self) -> str:
-        """Ends it gently; what it printed on stderr."""
+        """Stop the server with SIGTERM; return its stderr."""
         self.send_signal(signal.SIGTERM)
         self.end()
         return self.errors
@@ -245,11 +245,11 @@ class Server(Program):
 
 
 def served_by(uid: int, *options: str) -> Server:
-    """A server of the shared service, once it serves."""
+    """Start a server of the shared service; return it once it serves."""
     program = Server(
         uid,
         f"""
-        control.STEP_TIMEOUT = {_PATIENCE}  # Programs are started while a handshake waits.
+        control.STEP_TIMEOUT = {_TIMEOUT}  # Programs are started while a handshake waits.
         shmrpc.cli.serve._announce = lambda *_: print("serving", flush=True)
         shmrpc.cli.commands.main(["serve", "tests.reliability.hostile.shared_service:service", *{list(options)!r}])
         """,

@@ -1,4 +1,4 @@
-"""A service that several users call, importable by a server in another process; and what a client of it does."""
+"""A service that several users call, importable by a server in another process; and a client that uses all of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Numbers = NDArray[np.int64]
 
 @service.endpoint
 def caller() -> int:
-    """The user who calls."""
+    """Return the user who calls."""
     return shmrpc.current_call().uid
 
 
@@ -40,7 +40,7 @@ async def total(numbers: AsyncIterator[int]) -> int:
 
 
 async def use_it(**options: Any) -> tuple[int, float]:
-    """Does all that one can with it; who we are to the server, and how long connecting took."""
+    """Use every endpoint; return our user as the server knows it, and the seconds that connecting took."""
     began = time.perf_counter()
     async with shmrpc.connect(service, **options) as client:
         took = time.perf_counter() - began
@@ -54,7 +54,7 @@ async def use_it(**options: Any) -> tuple[int, float]:
 
 
 def use_it_in_threads(**options: Any) -> int:
-    """The same from a client without a loop; who we are to the server."""
+    """Use every endpoint from a client without a loop; return our user as the server knows it."""
     with shmrpc.sync.connect(service, **options) as client:
         placed = client.empty(200_000, "int64")
         placed[:] = 7

@@ -1,4 +1,4 @@
-"""Eight clients that take what they can get, and a polite one beside them."""
+"""Eight greedy clients, and a polite one beside them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.reliability.figures import note
 from tests.reliability.hostile.greedy_client import KINDS
 
 CALLS = scaled(100, 400)
-#: Seconds between two calls of the polite one.
+#: Seconds between two calls of the polite client.
 PAUSE = 0.005
 GREEDY = 8
 
 
 @contextlib.contextmanager
 def greedy(kinds: Sequence[str]) -> Iterator[None]:
-    """So many clients are at work meanwhile."""
+    """Run a greedy client of each kind during the block."""
     command = [sys.executable, "-m", "tests.reliability.hostile.greedy_client"]
     processes = [subprocess.Popen([*command, kind], stdout=subprocess.PIPE, text=True) for kind in kinds]
     try:
@@ -34,7 +34,7 @@ def greedy(kinds: Sequence[str]) -> Iterator[None]:
             assert process.stdout is not None
             assert process.stdout.readline() == "begun\n"
         yield
-        assert [process.poll() for process in processes] == [None] * len(processes), "all of them are at it"
+        assert [process.poll() for process in processes] == [None] * len(processes), "a greedy client has ended"
     finally:
         for process in processes:
             process.kill()
@@ -42,7 +42,7 @@ def greedy(kinds: Sequence[str]) -> Iterator[None]:
 
 
 async def polite(client: shmrpc.Client) -> list[float]:
-    """The seconds that each of some calls takes, all of which have the right answer."""
+    """Return the seconds that each of some calls takes, sorted; check each answer."""
     taken = []
     for number in range(CALLS):
         await asyncio.sleep(PAUSE)
@@ -55,7 +55,7 @@ async def polite(client: shmrpc.Client) -> list[float]:
 @pytest.mark.slow
 @one_loop
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"] if LONG else ["all of them"])
-async def test_a_polite_client_beside_greedy_ones(server: ServerProcess, kind: str) -> None:
+async def test_a_polite_client_is_served_beside_greedy_clients(server: ServerProcess, kind: str) -> None:
     callers = [each for each in KINDS if each != "computes"]
     kinds = [*callers, "calls", "bodies"] if kind == "all of them" else [kind] * GREEDY
     async with shmrpc.connect("tested") as client:

@@ -1,4 +1,4 @@
-"""A hostile member writes what it likes where names are: each operation ends in time, and that name alone is lost."""
+"""A hostile member writes into shared memory: each operation ends in time, and only that object is poisoned."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from tests.helpers.scale import scaled
 from tests.helpers.server_process import InThread, eventually
 from tests.helpers.time_bound import bounded
 from tests.reliability import figures
-from tests.reliability.hostile import name_lies
-from tests.reliability.hostile.name_lies import (
-    AT_SLOTS,
+from tests.reliability.hostile import corrupted_objects
+from tests.reliability.hostile.corrupted_objects import (
     JOURNAL,
     MEMBERS,
     PAGES,
@@ -37,14 +36,15 @@ from tests.reliability.hostile.name_lies import (
     QUEUE,
     SETS,
     SLOTS,
+    SLOTS_OFFSET,
     memory_of,
 )
 from tests.reliability.hostile.other_users import only_root
-from tests.reliability.name_users import OPENERS
+from tests.reliability.object_users import OPENERS
 
 LONG = 60.0
 SOON = 0.01
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"it{os.getpid()}"
 
 POISONED = r"can no longer be used: .*; close it in all processes, then open it again"
@@ -66,7 +66,7 @@ def closing(*names: Any) -> Iterator[None]:
 
 
 def write(at: int, value: int, name: str = OURS) -> None:
-    """What a hostile member does."""
+    """Write a word into an object's memory, as a hostile member does."""
     path = memory_of(name)
     assert path is not None
     with path.open("r+b") as memory:
@@ -79,52 +79,56 @@ def write(at: int, value: int, name: str = OURS) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OPENERS)
-def test_whatever_a_word_holds_each_use_ends_and_no_other_name_is_lost(kind: str) -> None:
-    values = list(name_lies.values(1, 1, random.Random(0)))
-    # What a store has of what all names have is lied about in the long form alone.
-    words = name_lies.words(kind) if scale.LONG or kind != "store" else list(name_lies.words_of_store())
+def test_each_use_ends_for_any_value_of_a_word_and_other_objects_go_on(kind: str) -> None:
+    values = list(corrupted_objects.values(1, 1, random.Random(0)))
+    # The short form corrupts only the fields of a store that other kinds lack.
+    words = (
+        corrupted_objects.field_offsets(kind)
+        if scale.LONG or kind != "store"
+        else list(corrupted_objects.store_fields())
+    )
     if not scale.LONG and kind in ("store", "queue"):
-        words = words[::3]  # They have most.
-    lies = [
+        words = words[::3]  # These kinds have the most fields.
+    corruptions = [
         (kind, at, values[(number + which) % len(values)])
         for number, at in enumerate(words)
         for which in range(scaled(1, len(values)))
     ]
-    with MemberProcess() as liar, bounded(scaled(120, 1200)):
-        liar.do("from tests.reliability.hostile import name_lies")
-        ends, texts, wrong = liar.do(f"result = name_lies.tell({lies!r}, 3, 1)")
+    with MemberProcess() as hostile, bounded(scaled(120, 1200)):
+        hostile.do("from tests.reliability.hostile import corrupted_objects")
+        ends, texts, wrong = hostile.do(f"result = corrupted_objects.corrupt_all({corruptions!r}, 3, 1)")
     assert wrong == []
     assert any("a process has overwritten shared memory" in text for text in texts)
-    figures.note(f"lies about a {kind}", lies=len(lies), **ends)
+    figures.note(f"corruptions of a {kind}", corruptions=len(corruptions), **ends)
 
 
 @pytest.mark.slow
-def test_one_that_scribbles_without_end_harms_nobody() -> None:
+def test_random_writes_without_end_harm_no_user() -> None:
     seconds, seed = scaled(3, 300), random.randrange(1 << 32)
-    with MemberProcess() as liar, bounded(scaled(120, 1200)):
-        liar.do("from tests.reliability.hostile import name_lies")
-        ends, texts = liar.do(f"result = name_lies.scribble({seconds}, 3, {seed})")
+    with MemberProcess() as hostile, bounded(scaled(120, 1200)):
+        hostile.do("from tests.reliability.hostile import corrupted_objects")
+        ends, texts = hostile.do(f"result = corrupted_objects.overwrite_at_random({seconds}, 3, {seed})")
     assert ends["done"] > 0
-    figures.note("names that are scribbled over", seconds=seconds, seed=seed, texts=len(texts), **ends)
+    figures.note("objects overwritten at random", seconds=seconds, seed=seed, texts=len(texts), **ends)
 
 
-# --- what is found, and who is told ---
+# --- corruption that one member finds, and the others' errors ---
 
 
-def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
+def test_corruption_that_one_member_finds_is_reported_to_all(other: MemberProcess) -> None:
     gate, witness = shmrpc.sync.Semaphore(OURS, 2), shmrpc.sync.Lock("witness")
     with closing(gate, witness):
         other.do(f"gate = sync.Semaphore({OURS!r}, 2)")
         gate.acquire()
         write(PERMITS, 0x123)
-        said = rf"semaphore '{OURS}' can no longer be used: the holder of a permit .* at byte {PERMITS} is 0x123: "
-        with pytest.raises(shmrpc.RemoteProtocolError, match=said):
+        message = rf"semaphore '{OURS}' can no longer be used: the holder of a permit .* at byte {PERMITS} is 0x123: "
+        with pytest.raises(shmrpc.RemoteProtocolError, match=message):
             gate.release()
-        with pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):
+        with pytest.raises(RuntimeError, match=f"RemoteProtocolError: {message}"):
             other.do("gate.acquire(0)")
         with pytest.raises(shmrpc.RemoteProtocolError, match=f"at byte {PERMITS} is 0x123"):
             shmrpc.members(OURS)
-        with MemberProcess() as late, pytest.raises(RuntimeError, match=f"RemoteProtocolError: {said}"):
+        with MemberProcess() as late, pytest.raises(RuntimeError, match=f"RemoteProtocolError: {message}"):
             late.do(f"sync.Semaphore({OURS!r}, 2)")
         with witness:
             pass
@@ -133,7 +137,7 @@ def test_all_members_are_told_what_one_has_found(other: MemberProcess) -> None:
         pass
 
 
-#: Where what is false stands, what, and what is done with it: by what is found.
+#: Corrupt values, by what is found: the object's kind, the offset, the value, and the use that finds it.
 FOUND: dict[str, tuple[str, int, int, Callable[[Any], object]]] = {
     "the holder of a permit, which is no member": ("lock", PERMITS, 0x77_0000_0001, lambda it: it.acquire(SOON)),
     "the holder of a permit of this process": ("lock", PERMITS, 0, lambda it: it.release()),
@@ -146,7 +150,7 @@ FOUND: dict[str, tuple[str, int, int, Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("found", FOUND)
-def test_what_cannot_be_true_is_found_before_anybody_waits_for_it(found: str) -> None:
+def test_corruption_is_found_before_a_member_waits(found: str) -> None:
     kind, at, value, use = FOUND[found]
     held = OPENERS[kind][1](OURS)
     with closing(held):
@@ -159,14 +163,14 @@ def test_what_cannot_be_true_is_found_before_anybody_waits_for_it(found: str) ->
 
 
 @pytest.mark.parametrize("words", [1_000, 5_000])
-def test_an_item_with_buffers_that_cannot_be_is_said_to_be_one(words: int) -> None:
-    """A large item is read where it lies; where one lay that was copied out nobody can say."""
+def test_a_corrupt_item_with_buffers_is_reported_with_its_place(words: int) -> None:
+    """Large items are read in place and have an offset; items that were copied out have none."""
     with closing(q := shmrpc.sync.queue(OURS)):
         q.put(np.arange(words))
         path = memory_of(OURS)
         assert path is not None
         with path.open("rb") as memory:
-            at = (name_lies.found_at(memory.fileno(), (name_lies.FIRST_ITEM, 8)) + 63) & ~63
+            at = (corrupted_objects.resolve_offset(memory.fileno(), (corrupted_objects.FIRST_ITEM, 8)) + 63) & ~63
         write(at, 0xFFFF_FFFF_0000_0001)
         where = "a received item" if words == 1_000 else f"an item with buffers at byte {at}"
         with pytest.raises(shmrpc.RemoteProtocolError, match=f"the header of {where} is 0xffffffff00000001: "):
@@ -175,25 +179,25 @@ def test_an_item_with_buffers_that_cannot_be_is_said_to_be_one(words: int) -> No
             q.put(1)
 
 
-def test_an_item_whose_bytes_are_no_value_is_an_error_of_its_own() -> None:
+def test_an_item_with_undecodable_bytes_is_an_error_of_that_item_alone() -> None:
     with closing(q := shmrpc.sync.queue(OURS)):
         q.put_many(["item", "next"])
         path = memory_of(OURS)
         assert path is not None
         with path.open("rb") as memory:
-            at = name_lies.found_at(memory.fileno(), (name_lies.FIRST_ITEM, 8))
+            at = corrupted_objects.resolve_offset(memory.fileno(), (corrupted_objects.FIRST_ITEM, 8))
         write(at, 0xC1)
-        said = rf"queue '{OURS}': (item 0|an item that was removed) cannot be read: "
+        message = rf"queue '{OURS}': (item 0|an item that was removed) cannot be read: "
         with q.claim() as claim:
-            with pytest.raises(shmrpc.DecodeError, match=said):
+            with pytest.raises(shmrpc.DecodeError, match=message):
                 claim.value  # noqa: B018
             claim.nack()
-        with pytest.raises(shmrpc.DecodeError, match=said):
+        with pytest.raises(shmrpc.DecodeError, match=message):
             q.get()
         assert q.get() == "next"
 
 
-async def test_a_sleeper_is_told_of_what_another_one_finds() -> None:
+async def test_corruption_that_another_process_finds_wakes_a_sleeper() -> None:
     gate, blocking = shmrpc.Semaphore(OURS, 1), shmrpc.sync.Semaphore(OURS, 1)
     with closing(gate, blocking):
         await gate.acquire()
@@ -214,40 +218,40 @@ def _waiters() -> int:
     return next((each.waiters for each in inspect_all_objects(print) if each.name == OURS), 0)
 
 
-def test_sleepers_who_sleep_again_at_once_hold_no_signaller(other: MemberProcess) -> None:
-    """A liar who lets all places of a wait set hold sleepers, again and again."""
+def test_sleepers_that_sleep_again_at_once_do_not_block_a_signaller(other: MemberProcess) -> None:
+    """A hostile member fills all slots of a wait set with sleepers, again and again."""
     with closing(shmrpc.sync.Signal(OURS)):
         path = memory_of(OURS)
         assert path is not None
-        asleep = struct.pack("=Q", 2) * SLOTS  # All of the member of slot 0, which lives.
-        at = SETS[0] + AT_SLOTS
+        asleep = struct.pack("=Q", 2) * SLOTS  # All of the member in slot 0, which is alive.
+        at = SETS[0] + SLOTS_OFFSET
         with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
             over = threading.Event()
 
-            def lie() -> None:
+            def corrupt() -> None:
                 while not over.is_set():
                     memory[at : at + len(asleep)] = asleep
                     memory[SETS[0] : SETS[0] + SLOTS // 8] = b"\xff" * (SLOTS // 8)
 
-            liar = InThread(lie)
+            hostile = InThread(corrupt)
             try:
                 other.do(f"sync.Signal({OURS!r}).signal(1 << 40)")
             finally:
                 over.set()
-                liar.join()
+                hostile.join()
 
 
-# --- memory that is cut off ---
+# --- truncated memory ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 4096, 8192])
 @pytest.mark.parametrize("kind", OPENERS)
-def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> None:
-    """Pages that are gone read as zeros, by which a permit would be free."""
+def test_an_object_with_truncated_memory_raises_and_does_not_crash(kind: str, size: int) -> None:
+    """Missing pages read as zeros, by which a permit would be free."""
     path = None
     with MemberProcess() as member:
-        member.do(f"from tests.reliability.name_users import OPENERS; it = OPENERS[{kind!r}][1]({OURS!r})")
+        member.do(f"from tests.reliability.object_users import OPENERS; it = OPENERS[{kind!r}][1]({OURS!r})")
         path = memory_of(OURS)
         assert path is not None
         os.truncate(path, size)
@@ -268,7 +272,7 @@ def test_what_is_cut_off_is_neither_taken_nor_a_crash(kind: str, size: int) -> N
     assert memory_of(OURS) is None
 
 
-#: What is done with a queue that is cut off, of which an item is claimed and memory is being filled.
+#: Uses of a truncated queue, with claimed items and an unfinished reservation.
 QUEUE_USES = [
     "bytes(c.value)", "filled[:] = 1", "r.__exit__(None, None, None)", "c.ack()", "d.nack()", "it.peek(5)",
     "it.get(0.01)", "it.get_many(5, 0.01)", "it.claim(0.01)", "it.put(1, 0.01)", "it.put(ARRAY, 0.01)", "it.stats()",
@@ -279,29 +283,29 @@ QUEUE_USES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, QUEUE, JOURNAL, PAGES, PAGES + 4096])
 @pytest.mark.parametrize("first", range(0, len(QUEUE_USES), scaled(9, 1)))
-def test_no_use_of_a_queue_that_is_cut_off_is_a_crash(size: int, first: int) -> None:
-    """It begins with each of some uses, since what one has found all others are told."""
+def test_each_use_of_a_truncated_queue_raises_and_does_not_crash(size: int, first: int) -> None:
+    """Each run begins with another use, because the first error poisons the queue for all later ones."""
     with MemberProcess() as member:
-        member.do(f"from tests.reliability.name_users import ARRAY, OPENERS; it = OPENERS['queue'][1]({OURS!r})")
+        member.do(f"from tests.reliability.object_users import ARRAY, OPENERS; it = OPENERS['queue'][1]({OURS!r})")
         member.do("it.put_many([ARRAY, b'x' * 20_000, *range(9)]); c, d = it.claim(), it.claim(); c.value; it.get()")
         member.do("r = it.reserve(5_000, 'i8'); filled = r.__enter__()")
         path = memory_of(OURS)
         assert path is not None
         os.truncate(path, size)
-        told = []
+        errors = []
         for use in QUEUE_USES[first:] + QUEUE_USES[:first]:
             try:
                 member.do(use)
             except RuntimeError as error:
-                told.append(str(error))
-        assert any("RemoteProtocolError" in text for text in told)
-        for text in told:
+                errors.append(str(error))
+        assert any("RemoteProtocolError" in text for text in errors)
+        for text in errors:
             assert re.search("the memory was truncated by a member|WaitTimeout|Queue(Empty|Full)", text), text
         member.do("it.close()")
     assert memory_of(OURS) is None
 
 
-def test_a_sleeper_whose_memory_is_cut_off_ends_by_its_deadline() -> None:
+def test_a_sleeper_whose_memory_is_truncated_ends_by_its_deadline() -> None:
     gate = shmrpc.sync.Semaphore(OURS)
     with closing(gate):
         gate.acquire()
@@ -315,7 +319,7 @@ def test_a_sleeper_whose_memory_is_cut_off_ends_by_its_deadline() -> None:
         assert "the memory was truncated by a member" in str(error)
 
 
-# --- the lock file, and the memory that it names ---
+# --- the lock file, and the memory whose name it contains ---
 
 
 def lock_file(runtime: Path, name: str = OURS) -> Path:
@@ -364,8 +368,8 @@ def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], object]:
     return replace
 
 
-#: What is done to a lock file or its memory, and what a newcomer reads of it.
-LOCK_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
+#: Manipulations of a lock file or its memory, and a newcomer's error.
+LOCK_FILE_MANIPULATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda path: os.truncate(path, 0), "RemoteProtocolError: .* has no name: its lock file .* says ''"),
     "cut": (lambda path: os.truncate(path, 30), "RemoteProtocolError: .* has no name: its lock file .* says 'shmrpc"),
     "garbage": (
@@ -393,23 +397,23 @@ LOCK_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
         "SharedMemoryError: .* cannot be opened: Too many levels of symbolic links",
     ),
 }
-#: What only root can do.
-ROOTS_LIES: dict[str, tuple[Callable[[Path], object], str]] = {
+#: Manipulations that only root can make.
+ROOT_MANIPULATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     "another user's": (belongs_to_another, r"LocalProtocolError: .* belongs to user 64101; a name is shared"),
     "another user's memory": (memory_belongs_to_another, "RemoteProtocolError: .* is no regular file of this user"),
 }
 
 
-def lied_about_lock_file(runtime: Path, what: str) -> None:
-    """A newcomer is told what is wrong; members go on, and once they have left, or are dead, the name is as new."""
-    misdeed, said = {**LOCK_LIES, **ROOTS_LIES}[what]
+def check_manipulated_lock_file(runtime: Path, what: str) -> None:
+    """Check that a newcomer raises an error with the reason and that members go on."""
+    misdeed, message = {**LOCK_FILE_MANIPULATIONS, **ROOT_MANIPULATIONS}[what]
     with MemberProcess() as member, MemberProcess() as late:
         member.do(f"it = sync.Lock({OURS!r}); it.acquire()")
         misdeed(lock_file(runtime))
         for use in (f"sync.Lock({OURS!r})", f"sync.attach({OURS!r}, 0)"):
-            with pytest.raises(RuntimeError, match=said):
+            with pytest.raises(RuntimeError, match=message):
                 late.do(use)
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             late.do(f"shmrpc.members({OURS!r})")
         late.do("from shmrpc.discovery.members import inspect_all_objects; inspect_all_objects(lambda text: None)")
         if what != "short memory":
@@ -418,9 +422,9 @@ def lied_about_lock_file(runtime: Path, what: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", LOCK_LIES)
-def test_a_lock_file_or_a_memory_that_is_none_is_said_to_be(runtime: Path, what: str) -> None:
-    lied_about_lock_file(runtime, what)
+@pytest.mark.parametrize("what", LOCK_FILE_MANIPULATIONS)
+def test_a_broken_lock_file_or_memory_is_reported_to_newcomers(runtime: Path, what: str) -> None:
+    check_manipulated_lock_file(runtime, what)
     path = lock_file(runtime)
     path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     with closing(shmrpc.sync.Lock(OURS)) as _:
@@ -430,9 +434,9 @@ def test_a_lock_file_or_a_memory_that_is_none_is_said_to_be(runtime: Path, what:
 
 
 @only_root
-@pytest.mark.parametrize("what", ROOTS_LIES)
+@pytest.mark.parametrize("what", ROOT_MANIPULATIONS)
 def test_a_lock_file_or_a_memory_of_another_user_is_not_used(runtime: Path, what: str) -> None:
-    lied_about_lock_file(runtime, what)
+    check_manipulated_lock_file(runtime, what)
 
 
 def _sweep() -> None:
@@ -440,7 +444,7 @@ def _sweep() -> None:
         cleanup.clean()
 
 
-def test_a_lock_file_that_names_the_memory_of_another_name_takes_nothing_from_that(runtime: Path) -> None:
+def test_a_lock_file_that_names_the_memory_of_another_object_does_not_remove_it(runtime: Path) -> None:
     with closing(shmrpc.sync.Lock("witness")) as _:
         memory = memory_of("witness")
         assert memory is not None
@@ -452,10 +456,10 @@ def test_a_lock_file_that_names_the_memory_of_another_name_takes_nothing_from_th
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_a_lock_file_that_is_that_of_another_name_costs_that_no_lock(
+def test_a_lock_file_linked_to_that_of_another_object_releases_no_lock(
     runtime: Path, rename: bool, other: MemberProcess
 ) -> None:
-    """To close any descriptor of a file is to lose the record locks that a process has on it."""
+    """Closing any descriptor of a file releases all record locks of the process on it."""
     lock = shmrpc.sync.Lock("config")
     with closing(lock):
         lock.acquire()
@@ -472,7 +476,7 @@ def test_a_lock_file_that_is_that_of_another_name_costs_that_no_lock(
     lock_file(runtime).unlink()
 
 
-def test_members_of_a_lock_file_that_was_replaced_leave_the_new_one_alone(runtime: Path, other: MemberProcess) -> None:
+def test_members_of_a_replaced_lock_file_leave_the_new_one_alone(runtime: Path, other: MemberProcess) -> None:
     old = shmrpc.sync.Lock(OURS)
     lock_file(runtime).unlink()
     other.do(f"import asyncio; new = sync.Semaphore({OURS!r}, 2); new.acquire()")

@@ -1,4 +1,4 @@
-"""Users besides our own: those who are allowed can do all, strangers nothing, and both read why."""
+"""Users besides our own: allowed users can call, other users are refused, and both read the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.reliability.figures import note, times
 from tests.reliability.hostile import shared_service
 from tests.reliability.hostile.other_users import (
     ALLOWED,
-    STRANGER,
+    FORBIDDEN,
     Program,
     close_nursery,
     only_root,
@@ -42,12 +42,12 @@ from tests.reliability.hostile.other_users import (
 pytestmark = only_root
 
 TARGET = "tests.reliability.hostile.shared_service:service"
-REFUSED = rf"refused the connection: uid {STRANGER} may not use service '{shared_service.NAME}': its server allows "
+REFUSED = rf"refused the connection: uid {FORBIDDEN} may not use service '{shared_service.NAME}': its server allows "
 STICKY = 0o1777
 
 
 def _names_left() -> list[str]:
-    """The names of handshakes with the shared service."""
+    """Return the names in /dev/shm of handshakes with the shared service."""
     return [name for name in os.listdir("/dev/shm") if f"shmrpc.{shared_service.NAME}." in name]
 
 
@@ -62,7 +62,7 @@ def nursery() -> Iterator[None]:
 
 @pytest.fixture
 def make_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDirectory]:
-    """Makes the directory where users meet, of a given owner and mode. It is not below those that only root enters."""
+    """Make rendezvous directories with a given owner and mode, outside of directories that only root can enter."""
     made: list[Path] = []
 
     def make(owner: int, mode: int) -> Path:
@@ -80,16 +80,16 @@ def make_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDirectory]:
 
 @pytest.fixture
 def meeting(make_directory: MakeDirectory) -> Path:
-    """The directory where users meet: of root, who serves in it."""
+    """Return a rendezvous directory of root, who serves in it."""
     return make_directory(0, 0o755)
 
 
-# Those who are allowed.
+# --- allowed users ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
-def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[str]) -> None:
+def test_an_allowed_user_can_use_every_endpoint(meeting: Path, workers: list[str]) -> None:
     rounds = scaled(3, 50)
     with served_by(0, "--allow-user", str(ALLOWED), *workers):
         printed = run_as(
@@ -106,7 +106,7 @@ def test_an_allowed_user_can_do_all_that_one_can(meeting: Path, workers: list[st
     note("other users", connecting=times([float(line) for line in printed.splitlines()]))
 
 
-def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) -> None:
+def test_an_allowed_user_can_call_with_a_client_written_from_the_description(meeting: Path) -> None:
     with served_by(0, "--allow-user", str(ALLOWED)):
         assert (
             run_as(
@@ -121,17 +121,17 @@ def test_an_allowed_user_with_a_client_made_from_the_description(meeting: Path) 
         )
 
 
-def test_a_server_of_an_allowed_user(make_directory: MakeDirectory) -> None:
+def test_a_client_can_allow_the_server_of_another_user(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
-    with served_by(ALLOWED, "--allow-user", str(STRANGER)):
+    with served_by(ALLOWED, "--allow-user", str(FORBIDDEN)):
         assert asyncio.run(shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
         assert shared_service.use_it_in_threads(allow_uids=[ALLOWED]) == os.geteuid()
         # Neither side is root.
-        assert run_as(STRANGER, f"print(shared_service.use_it_in_threads(allow_uids=[{ALLOWED}]))") == str(STRANGER)
+        assert run_as(FORBIDDEN, f"print(shared_service.use_it_in_threads(allow_uids=[{ALLOWED}]))") == str(FORBIDDEN)
         assert [report.service for report in collect_reports({ALLOWED})] == [shared_service.NAME]
 
 
-def test_the_command_line(meeting: Path) -> None:
+def test_the_commands_work_for_allowed_users_and_show_nothing_to_others(meeting: Path) -> None:
     calls = """
         name = shared_service.NAME
         for arguments in (["call", name, "caller"], ["ls"], ["describe", name], ["stub", name]):
@@ -139,7 +139,7 @@ def test_the_command_line(meeting: Path) -> None:
                 shmrpc.cli.commands.main(arguments)
     """
     with served_by(0, "--allow-user", str(ALLOWED), "--allow-user", "daemon"):
-        allowed, refused = run_as(ALLOWED, calls), run_as(STRANGER, calls)
+        allowed, refused = run_as(ALLOWED, calls), run_as(FORBIDDEN, calls)
     assert allowed.startswith(f"{ALLOWED}\n")
     assert "NAME " in allowed
     assert "caller() -> int" in allowed
@@ -147,14 +147,14 @@ def test_the_command_line(meeting: Path) -> None:
     assert refused == f"No live services and no shared objects in {meeting}."
 
 
-def test_a_user_who_is_not_there(meeting: Path) -> None:
+def test_allowing_an_unknown_user_is_an_error(meeting: Path) -> None:
     serve = f"expect(SystemExit, lambda: shmrpc.cli.commands.main(['serve', {TARGET!r}, '--allow-user', 'not-here']))"
     with Program(0, serve) as program:
         assert program.end() == "SystemExit: 2"
         assert "there is no user 'not-here' on this host; pass a user name or id" in program.errors
 
 
-def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDirectory) -> None:
+def test_a_client_of_the_command_line_names_the_users_whom_it_allows(make_directory: MakeDirectory) -> None:
     make_directory(ALLOWED, 0o755)
     call = """
         expect(SystemExit, lambda: shmrpc.cli.commands.main(["call", "--timeout", "0", shared_service.NAME, "caller"]))
@@ -167,15 +167,15 @@ def test_a_client_of_the_command_line_says_whom_it_allows(make_directory: MakeDi
             assert f"belongs to uid {ALLOWED}" in client.errors
 
 
-# Those who are not.
+# --- users who are not allowed ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "1"]])
-def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) -> None:
+def test_another_user_reads_that_it_is_refused(meeting: Path, workers: list[str]) -> None:
     with served_by(0, "--allow-user", str(ALLOWED), *workers):
         printed = run_as(
-            STRANGER,
+            FORBIDDEN,
             """
             expect(shmrpc.ServiceUnavailable, connected)
             expect(shmrpc.ServiceUnavailable, lambda: asyncio.run(shared_service.use_it(timeout=0)))
@@ -186,8 +186,8 @@ def test_a_stranger_reads_that_it_is_refused(meeting: Path, workers: list[str]) 
     )
 
 
-def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None:
-    """Also if it has sent packets and descriptors before the server looked, which a closed socket would throw back."""
+def test_another_user_reads_only_the_refusal_whatever_it_sends(meeting: Path) -> None:
+    """Packets and descriptors that arrive before the refusal would make a closed socket drop it."""
     with served_by(0, "--allow-user", str(ALLOWED)) as server:
         before = len(os.listdir(f"/proc/{server.pid}/fd"))
         os.kill(server.pid, signal.SIGSTOP)
@@ -200,17 +200,17 @@ def test_a_stranger_learns_nothing_else_whatever_it_sends(meeting: Path) -> None
             print(dialled.recv(10_000))
             print(dialled.recv(10_000))
         """
-        with Program(STRANGER, source) as stranger:
-            assert stranger.line() == "sent"
+        with Program(FORBIDDEN, source) as refused_program:
+            assert refused_program.line() == "sent"
             os.kill(server.pid, signal.SIGCONT)
-            refusal, end = stranger.end().splitlines()
+            refusal, end = refused_program.end().splitlines()
         assert b"refuse" in eval(refusal)
         assert eval(end) == b""
         assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before, 30)
 
 
-def test_an_adopted_stranger_is_refused_too(meeting: Path) -> None:
-    """A server of many does not rely on who passed the client on."""
+def test_an_adopted_client_of_another_user_is_refused_too(meeting: Path) -> None:
+    """A worker of a supervised server checks each client again."""
 
     async def serve(accepted: socket.socket) -> None:
         async with shmrpc.serve(shared_service.service, adopting=True, allow_uids=[ALLOWED]) as server:
@@ -220,20 +220,20 @@ def test_an_adopted_stranger_is_refused_too(meeting: Path) -> None:
         listening.bind(str(meeting / f"{shared_service.NAME}.sock"))
         (meeting / f"{shared_service.NAME}.sock").chmod(0o666)
         listening.listen()
-        with Program(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)") as stranger:
+        with Program(FORBIDDEN, "expect(shmrpc.ServiceUnavailable, connected)") as refused_program:
             accepted, _ = listening.accept()
             asyncio.run(serve(accepted))
-            assert re.search(REFUSED, stranger.end())
+            assert re.search(REFUSED, refused_program.end())
 
 
-def test_without_the_option_nobody_else_comes_as_far_as_the_door(meeting: Path) -> None:
+def test_without_the_option_other_users_cannot_open_the_socket(meeting: Path) -> None:
     with served_by(0):
         assert (meeting / f"{shared_service.NAME}.sock").stat().st_mode & 0o777 == 0o600
-        printed = run_as(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)")
-    assert f"admits only its own user; serve it with allow_uids=[{STRANGER}]" in printed
+        printed = run_as(FORBIDDEN, "expect(shmrpc.ServiceUnavailable, connected)")
+    assert f"admits only its own user; serve it with allow_uids=[{FORBIDDEN}]" in printed
 
 
-async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirectory) -> None:
+async def test_a_client_sends_nothing_to_a_server_of_another_user(make_directory: MakeDirectory) -> None:
     make_directory(0, STICKY)
     source = """
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -244,8 +244,8 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
             for _ in range(2):
                 print(listening.accept()[0].recv(1000), flush=True)
     """
-    words = rf"is served by uid {STRANGER}; this process trusts uid 0. .*allow_uids=\[{STRANGER}\]"
-    with Program(STRANGER, source) as server:
+    words = rf"is served by uid {FORBIDDEN}; this process trusts uid 0. .*allow_uids=\[{FORBIDDEN}\]"
+    with Program(FORBIDDEN, source) as server:
         assert server.line() == "listening"
         with pytest.raises(shmrpc.LocalProtocolError, match=words):
             await shmrpc.connect(shared_service.NAME, timeout=0)
@@ -254,11 +254,11 @@ async def test_a_server_of_a_stranger_is_told_nothing(make_directory: MakeDirect
         assert server.end() == "b''\nb''"
 
 
-def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
+def test_users_who_are_refused_again_and_again_disturb_no_other_client(meeting: Path) -> None:
     visits = scaled(300, 20_000)
     with served_by(0, "--allow-user", str(ALLOWED)) as server:
         with shmrpc.sync.connect(shared_service.NAME) as client:
-            client.caller()  # From here on the server has what it keeps of this client.
+            client.caller()  # From here on the server has all descriptors that it keeps for this client.
             before = len(os.listdir(f"/proc/{server.pid}/fd"))
             source = f"""
                 refused = 0
@@ -270,19 +270,19 @@ def test_strangers_who_keep_coming_disturb_nobody(meeting: Path) -> None:
                 print(refused)
             """
             seconds: list[float] = []
-            with Program(STRANGER, source) as stranger:
-                while stranger.is_running():
+            with Program(FORBIDDEN, source) as refused_program:
+                while refused_program.is_running():
                     began = time.perf_counter()
                     assert client.caller() == os.geteuid()
                     seconds.append(time.perf_counter() - began)
-                assert stranger.end() == f"{visits}"
+                assert refused_program.end() == f"{visits}"
             assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == before, 30)
         printed = server.stop()
-    assert printed.count("may not use") == 1, "a stranger does not fill the log"
-    note("strangers", refused=visits, calls_of_others=times(seconds))
+    assert printed.count("may not use") == 1, "a refused user does not fill the log"
+    note("refused users", refused=visits, calls_of_others=times(seconds))
 
 
-# Whose memory it is.
+# --- the owner of the memory ---
 
 
 def _names(segment: str) -> list[str]:
@@ -312,19 +312,19 @@ _SAY_HELLO = """
 
 
 def test_only_the_client_of_a_handshake_can_open_its_names(meeting: Path) -> None:
-    with served_by(0, "--allow-user", str(ALLOWED), "--allow-user", str(STRANGER)):
+    with served_by(0, "--allow-user", str(ALLOWED), "--allow-user", str(FORBIDDEN)):
         with Program(ALLOWED, _SAY_HELLO) as client:
             names = _names(client.line())
             assert run_as(ALLOWED, _TRY.format(names=names)).split() == ["can"] * 3
-            # It is allowed to call, too, but this is not its connection.
-            assert run_as(STRANGER, _TRY.format(names=names)).split() == ["cannot"] * 3
+            # This user may call, but does not own this connection.
+            assert run_as(FORBIDDEN, _TRY.format(names=names)).split() == ["cannot"] * 3
             client.go_on()
             assert client.line() == "confirmed"
             assert eventually(lambda: _names_left() == [], 30)
             client.go_on()
 
 
-def test_a_client_of_our_own_user_shares_its_names_with_nobody(meeting: Path) -> None:
+def test_the_names_of_a_client_of_our_own_user_are_closed_to_other_users(meeting: Path) -> None:
     with served_by(0, "--allow-user", str(ALLOWED)):
         dialled = rendezvous.dial(shared_service.NAME)
         assert dialled is not None
@@ -341,7 +341,9 @@ def test_a_client_of_our_own_user_shares_its_names_with_nobody(meeting: Path) ->
         assert eventually(lambda: _names_left() == [], 30)
 
 
-async def test_memory_that_takes_no_access_list(meeting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_access_lists_refuses_other_users_only(
+    meeting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def setxattr(path: Any, *_: Any, **__: Any) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -361,10 +363,10 @@ async def test_memory_that_takes_no_access_list(meeting: Path, monkeypatch: pyte
         ("theirs.name, theirs.semaphores", "a semaphore 'shmrpc.tested.*' that belongs to uid 0"),
     ],
 )
-def test_a_server_cannot_let_us_open_what_it_cannot_itself(
+def test_a_client_opens_no_memory_that_its_server_does_not_own(
     make_directory: MakeDirectory, whose: str, words: str
 ) -> None:
-    """Names of our own that it has seen in /dev/shm, while we had a handshake with somebody else."""
+    """The server names objects of our own that it has seen in /dev/shm during another handshake."""
     make_directory(ALLOWED, 0o755)
     ours = NewSegment("tested")
     source = f"""
@@ -389,7 +391,9 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
     try:
         with Program(ALLOWED, source) as server:
             theirs = server.line()
-            if words.startswith("a semaphore"):  # Root can; it stands for what only luck with the names could do.
+            if words.startswith(
+                "a semaphore"
+            ):  # Root can arrange this state, which a server could reach only by guessing names.
                 os.chown(f"/dev/shm/sem.{theirs}.c2s", 0, 0)
             server.go_on()
             assert server.line() == "listening"
@@ -403,7 +407,7 @@ def test_a_server_cannot_let_us_open_what_it_cannot_itself(
         ours.unlink()
 
 
-# Where they meet.
+# --- the rendezvous directory ---
 
 
 def _missing(path: Path) -> None:
@@ -420,8 +424,8 @@ def _a_file(path: Path) -> None:
     path.touch()
 
 
-def _somebody_elses(path: Path) -> None:
-    os.chown(path, STRANGER, STRANGER)
+def _owned_by_another(path: Path) -> None:
+    os.chown(path, FORBIDDEN, FORBIDDEN)
 
 
 def _writable_by_a_group(path: Path) -> None:
@@ -438,18 +442,18 @@ def _writable_by_all(path: Path) -> None:
         (_missing, "does not exist; make it .*install -d -m 755"),
         (_a_link, "is a symbolic link"),
         (_a_file, "is not a directory"),
-        (_somebody_elses, rf"belongs to uid {STRANGER}; to meet there it has to belong to uid 0\."),
+        (_owned_by_another, rf"belongs to uid {FORBIDDEN}; to meet there it has to belong to uid 0\."),
         (_writable_by_a_group, r"mode 0775.*chmod go-w .*chmod \+t"),
         (_writable_by_all, "mode 0777"),
     ],
 )
-async def test_a_directory_that_is_not_safe(
+async def test_an_unsafe_directory_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], words: str
 ) -> None:
     place = tmp_path / "place"
     place.mkdir(mode=0o755)
     monkeypatch.setenv("SHMRPC_DIRECTORY", str(place))
-    async with shmrpc.serve(shared_service.service):  # It is the change that matters.
+    async with shmrpc.serve(shared_service.service):  # Without the change the directory is accepted.
         pass
     change(place)
     with pytest.raises(shmrpc.LocalProtocolError, match=words):
@@ -461,14 +465,14 @@ async def test_a_directory_that_is_not_safe(
         place.unlink()
 
 
-async def test_a_path_that_is_not_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relative_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMRPC_DIRECTORY", "here")
     with pytest.raises(shmrpc.LocalProtocolError, match="'here'; it has to be an absolute path"):
         await shmrpc.connect(shared_service.NAME, timeout=0)
 
 
-async def test_a_server_does_not_meet_in_a_directory_of_those_whom_it_serves(make_directory: MakeDirectory) -> None:
-    """They could put a link in the place of a file whose mode it changes. A client may, if it allows the owner."""
+async def test_a_server_refuses_a_directory_of_a_user_whom_it_serves(make_directory: MakeDirectory) -> None:
+    """The user could replace a file whose mode the server changes by a link. A client may allow the owner."""
     make_directory(ALLOWED, 0o755)
     with pytest.raises(shmrpc.LocalProtocolError, match=f"belongs to uid {ALLOWED}"):
         async with shmrpc.serve(shared_service.service, allow_uids=[ALLOWED]):
@@ -477,11 +481,11 @@ async def test_a_server_does_not_meet_in_a_directory_of_those_whom_it_serves(mak
         await shmrpc.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED])
 
 
-def test_a_directory_that_one_cannot_enter_or_write(make_directory: MakeDirectory) -> None:
+def test_a_directory_that_cannot_be_entered_or_written_is_reported(make_directory: MakeDirectory) -> None:
     place = make_directory(0, 0o700)
     serve = f"""
         async def main():
-            async with shmrpc.serve(shared_service.service, allow_uids=[{STRANGER}]):
+            async with shmrpc.serve(shared_service.service, allow_uids=[{FORBIDDEN}]):
                 pass
         expect(shmrpc.LocalProtocolError, lambda: asyncio.run(main()))
     """
@@ -495,11 +499,11 @@ def test_a_directory_that_one_cannot_enter_or_write(make_directory: MakeDirector
     )
 
 
-async def test_users_who_cannot_enter_cannot_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_users_who_cannot_enter_the_directory_cannot_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(shmrpc.LocalProtocolError, match=rf"allow_uids=\[{ALLOWED}\], but .*SHMRPC_DIRECTORY"):
         async with shmrpc.serve(shared_service.service, allow_uids=[ALLOWED]):
             pass
-    async with shmrpc.serve(shared_service.service, allow_uids=[0, os.geteuid()]):  # These can.
+    async with shmrpc.serve(shared_service.service, allow_uids=[0, os.geteuid()]):  # These users can enter.
         assert (await shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
     with pytest.raises(shmrpc.ServiceUnavailable, match="other users are met in the directory that .SHMRPC_DIRECTORY"):
         await shmrpc.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED])
@@ -507,7 +511,7 @@ async def test_users_who_cannot_enter_cannot_be_let_in(monkeypatch: pytest.Monke
 
 _SERVE = f"""
     async def main():
-        async with shmrpc.serve(shared_service.service, allow_uids=[{STRANGER}]):
+        async with shmrpc.serve(shared_service.service, allow_uids=[{FORBIDDEN}]):
             pass
     expect(shmrpc.ShmrpcError, lambda: asyncio.run(main()))
     print([leftover.path for leftover in cleanup.clean()])
@@ -527,27 +531,31 @@ _SERVE = f"""
         ("sock", "open(path, 'w').close()"),
     ],
 )
-def test_a_name_that_a_stranger_has_taken(make_directory: MakeDirectory, name: str, make: str) -> None:
-    """Where all may write, to them it is lost; but nothing is followed, and the clean-up does not mind."""
+def test_a_file_of_another_user_in_the_place_of_ours_is_reported(
+    make_directory: MakeDirectory, name: str, make: str
+) -> None:
+    """In a directory that all users write, the name is lost; but no link is followed, and clean-up goes on."""
     place = make_directory(0, STICKY)
-    run_as(STRANGER, f"path = {str(place / f'{shared_service.NAME}.{name}')!r}; {make}")
+    run_as(FORBIDDEN, f"path = {str(place / f'{shared_service.NAME}.{name}')!r}; {make}")
     raised, cleaned, there = run_as(ALLOWED, _SERVE).splitlines()
-    assert re.match(f"ServiceInUse: .*is another user's: .*belongs to uid {STRANGER};", raised)
+    assert re.match(f"ServiceInUse: .*is another user's: .*belongs to uid {FORBIDDEN};", raised)
     assert cleaned == "[]"
     assert f"{shared_service.NAME}.{name}" in there
 
 
 def test_root_does_not_take_the_lock_of_another_user(make_directory: MakeDirectory) -> None:
-    """It could open it."""
+    """Root would be able to open the lock."""
     place = make_directory(0, STICKY)
-    run_as(STRANGER, f"open({str(place / f'{shared_service.NAME}.lock')!r}, 'w').close()")
-    with pytest.raises(shmrpc.ServiceInUse, match=f"belongs to uid {STRANGER}"):
+    run_as(FORBIDDEN, f"open({str(place / f'{shared_service.NAME}.lock')!r}, 'w').close()")
+    with pytest.raises(shmrpc.ServiceInUse, match=f"belongs to uid {FORBIDDEN}"):
         rendezvous.ServiceSocket(shared_service.NAME, [ALLOWED])
     assert (place / f"{shared_service.NAME}.lock").read_bytes() == b""
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
-def test_no_file_of_ours_is_emptied_as_a_lock(meeting: Path, link: Callable[[Path, Path], None]) -> None:
+def test_a_lock_file_linked_to_another_file_does_not_empty_that_file(
+    meeting: Path, link: Callable[[Path, Path], None]
+) -> None:
     precious = meeting / "precious"
     precious.write_text("precious")
     link(precious, meeting / f"{shared_service.NAME}.lock")
@@ -556,11 +564,11 @@ def test_no_file_of_ours_is_emptied_as_a_lock(meeting: Path, link: Callable[[Pat
     assert precious.read_text() == "precious"
 
 
-def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirectory) -> None:
+def test_only_their_own_user_removes_the_remains_of_dead_processes(make_directory: MakeDirectory) -> None:
     place = make_directory(0, STICKY)
     die = f"""
-        claim = rendezvous.ServiceSocket(shared_service.NAME, [{STRANGER}])
-        made = segment.NewSegment("tested", {STRANGER})
+        claim = rendezvous.ServiceSocket(shared_service.NAME, [{FORBIDDEN}])
+        made = segment.NewSegment("tested", {FORBIDDEN})
         print(made.name, flush=True)
         sys.stdin.readline()
     """
@@ -572,14 +580,14 @@ def test_what_the_dead_of_other_users_left_is_theirs(make_directory: MakeDirecto
         f"/dev/shm/{name}" for name in names
     }
     listing = "print([leftover.path for leftover in cleanup.clean()])"
-    assert eval(run_as(STRANGER, listing)) == []
-    assert not left & {leftover.path for leftover in cleanup.clean()}, "root's clean-up is root's own"
+    assert eval(run_as(FORBIDDEN, listing)) == []
+    assert not left & {leftover.path for leftover in cleanup.clean()}, "root's clean-up removes only files of root"
     assert all(os.path.lexists(path) for path in left)
     assert set(eval(run_as(ALLOWED, listing))) == left
     assert not any(os.path.lexists(path) for path in left)
 
 
-# User namespaces.
+# --- user namespaces ---
 
 _IN_NAMESPACE = """
     try:
@@ -595,7 +603,7 @@ _IN_NAMESPACE = """
 
 
 @pytest.mark.slow
-def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting: Path) -> None:
+def test_users_unknown_to_a_user_namespace_are_not_allowed(meeting: Path) -> None:
     namespace = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine gives no user namespaces")
@@ -609,14 +617,14 @@ def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting
         assert server.stdout is not None
         assert "stands for every user that this user namespace does not know" in server.stdout.readline()
         assert server.stdout.readline() == "serving\n"
-        printed = run_as(STRANGER, "expect(shmrpc.ServiceUnavailable, connected)")
+        printed = run_as(FORBIDDEN, "expect(shmrpc.ServiceUnavailable, connected)")
         assert "uid 65534 may not use service" in printed
         assert asyncio.run(shared_service.use_it())[0] == os.geteuid()
         server.communicate("\n", timeout=30)
         assert server.returncode == 0
 
 
-# The option.
+# --- the option ---
 
 
 @pytest.mark.parametrize(
@@ -632,7 +640,7 @@ def test_users_whom_a_namespace_does_not_know_are_nobody_that_is_allowed(meeting
         (None, TypeError, "got None"),
     ],
 )
-def test_users_that_cannot_be(allow_uids: Any, kind: type[Exception], words: str) -> None:
+def test_invalid_user_ids_are_refused(allow_uids: Any, kind: type[Exception], words: str) -> None:
     for make in (
         lambda: shmrpc.serve(shared_service.service, allow_uids=allow_uids),
         lambda: shmrpc.connect(shared_service.NAME, allow_uids=allow_uids),
@@ -642,6 +650,6 @@ def test_users_that_cannot_be(allow_uids: Any, kind: type[Exception], words: str
             make()
 
 
-def test_users_as_sets_and_tuples() -> None:
+def test_user_ids_may_come_in_any_collection() -> None:
     assert check_uids((1, 2)) == check_uids({2, 1}) == check_uids([1, 2, 1]) == {1, 2}
     assert check_uids(()) == NO_OTHER_USERS

@@ -1,7 +1,7 @@
 """Many clients of the watched service in one process: ``python -m tests.reliability.limits.client_crowd HOW COUNT``.
 
-``stay``: all connect and call; then, for each line on stdin, all call again. ``storm``: all connect at once when a
-line comes. ``pass``: they come, call and go, a few at a time. Each says what it did in a line of JSON.
+``stay``: all connect and call; then, for each line on stdin, all call again. ``storm``: all connect at once after a
+line on stdin. ``pass``: they connect, call and leave, a few at a time. Each prints a line of JSON about its work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 
 import shmrpc
 
-#: Clients that are there at a time while they pass.
+#: Clients that are connected at a time in ``pass``.
 FEW = 4
 #: Seconds to wait for the server.
 PATIENCE = 120

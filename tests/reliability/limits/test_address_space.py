@@ -1,4 +1,4 @@
-"""No address space left to look at what a peer lends: that call fails and says whose limit it is; all else goes on."""
+"""No address space left to map a peer's loan: that call fails with the name of the limit; all else goes on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TARGET = "tests.helpers.array_service:service"
 SHARED_SERVER = True
 
 MIB = 1 << 20
-#: Bytes that are lent, in an extent as large at least; and of what a process may still take, which is less.
+#: Bytes of a loan, whose extent is as large at least; and of the address space left to a process, which is less.
 LARGE, ROOM = 32 * MIB, 16 * MIB
-#: What is read, after the name of the endpoint.
+#: The end of the error text, after the name of the endpoint.
 WORDS = r"cannot be read: the process to receive it cannot map the [0-9]+ bytes of extent [0-9]+ .*ulimit -v"
 
 
@@ -36,7 +36,7 @@ def in_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def little_room(pid: int, room: int = ROOM) -> Iterator[None]:
-    """A process may take little more address space than it has, and has nothing of earlier tests to let go of."""
+    """Limit a process to little more address space than it has, without extents of earlier tests."""
     gc.collect()
     assert eventually(lambda: extents_mapped() == 0)
     before = resource.prlimit(pid, resource.RLIMIT_AS)
@@ -48,11 +48,11 @@ def little_room(pid: int, room: int = ROOM) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_AS, before)
 
 
-Ask = Callable[[shmrpc.sync.Client, Any], Any]
+Call = Callable[[shmrpc.sync.Client, Any], Any]
 
 ARRAY = np.ones(LARGE, "u1")
 
-ASKS: dict[str, Ask] = {
+CALLS: dict[str, Call] = {
     "a plain function": lambda client, array: client.checksum(array),
     "a coroutine": lambda client, array: client.echo_later(array),
     "in a thread": lambda client, array: client.echo_in_thread(array),
@@ -65,20 +65,20 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ASKS)
-def test_a_server_without_room_refuses_that_call_and_no_other(shared_server: ServerProcess, name: str) -> None:
+@pytest.mark.parametrize("name", CALLS)
+def test_a_server_without_address_space_refuses_that_call_and_no_other(shared_server: ServerProcess, name: str) -> None:
     with shmrpc.sync.connect("tested.large") as client, shmrpc.sync.connect("tested.large") as other:
         with little_room(shared_server.pid):
             for _ in range(2):
                 with pytest.raises(shmrpc.Overloaded, match=WORDS):
-                    ASKS[name](client, ARRAY)
+                    CALLS[name](client, ARRAY)
                 assert client.add(1, 2) == other.add(1, 2) == 3
-            # What was lent for it comes back.
+            # The server returns the loan.
             assert eventually(lambda: client.add(1, 2) == 3 and memory_of(client)[1] == 0)
         assert client.checksum(ARRAY) == other.checksum(ARRAY), "on the same connection, once there is room"
 
 
-def test_memory_that_can_be_read_and_not_be_mapped_once_more_to_be_written_fails_that_call(
+def test_a_readable_loan_that_cannot_be_mapped_writable_fails_that_call(
     shared_server: ServerProcess,
 ) -> None:
     with shmrpc.sync.connect("tested.large") as client:
@@ -93,7 +93,7 @@ def test_memory_that_can_be_read_and_not_be_mapped_once_more_to_be_written_fails
         assert client.invert(array) == sum_of(ARRAY)
 
 
-async def test_an_item_that_a_server_has_no_room_for_fails_its_call(shared_server: ServerProcess) -> None:
+async def test_a_stream_item_that_a_server_cannot_map_fails_its_call(shared_server: ServerProcess) -> None:
     async def arrays() -> AsyncIterator[Any]:
         yield np.zeros(10, "u1")
         yield ARRAY
@@ -106,13 +106,15 @@ async def test_an_item_that_a_server_has_no_room_for_fails_its_call(shared_serve
         assert len(await client.sums(arrays())) == 2
 
 
-#: What a client asks for: an array, a text, and two items of a stream.
+#: Endpoints with large results, and their arguments: an array, a text, and two items of a stream.
 ANSWERS: dict[str, tuple[Any, ...]] = {"numbers": (1, LARGE), "text": (LARGE,), "blobs": (2, LARGE)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_client_in_a_loop_without_room_has_all_other_answers(shared_server: ServerProcess, name: str) -> None:
+async def test_a_loop_client_without_address_space_loses_only_the_large_answer(
+    shared_server: ServerProcess, name: str
+) -> None:
     async with shmrpc.connect("tested.large") as client:
 
         async def ask() -> int:
@@ -129,7 +131,9 @@ async def test_a_client_in_a_loop_without_room_has_all_other_answers(shared_serv
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
-def test_a_client_in_threads_without_room_has_all_other_answers(shared_server: ServerProcess, name: str) -> None:
+def test_a_thread_client_without_address_space_loses_only_the_large_answer(
+    shared_server: ServerProcess, name: str
+) -> None:
     with shmrpc.sync.connect("tested.large") as client:
 
         def ask() -> int:
@@ -144,8 +148,8 @@ def test_a_client_in_threads_without_room_has_all_other_answers(shared_server: S
         assert ask() == LARGE
 
 
-def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(shared_server: ServerProcess) -> None:
-    """What is not lent, since no memory is left to lend, comes through the ring."""
+def test_a_frame_in_pieces_without_memory_for_it_fails_its_call_and_no_other(shared_server: ServerProcess) -> None:
+    """A value that the client has no memory to lend travels through the ring."""
     with shmrpc.sync.connect("tested.large", max_memory=8 * MIB) as client:
         with little_room(shared_server.pid):
             for _ in range(2):
@@ -155,15 +159,13 @@ def test_a_frame_in_pieces_that_finds_no_memory_fails_its_call_and_no_other(shar
         assert client.checksum(ARRAY) == sum_of(ARRAY), "on the same connection, once there is room"
 
 
-#: What is read by who has no addresses for a connection, and by its client if that is the server.
+#: The error of a process without addresses for a connection, and of the client of such a server.
 NO_CONNECTION = r"no memory left for a connection: process {} cannot map more \(it may have .*: RLIMIT_AS\).*ulimit -v"
 
 
 @pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
-def test_a_client_without_room_for_a_connection_does_not_blame_the_server(
-    shared_server: ServerProcess, room: int
-) -> None:
-    with shmrpc.sync.connect("tested.large") as client:  # What a first connection imports is there.
+def test_a_client_without_room_for_a_connection_names_its_own_limit(shared_server: ServerProcess, room: int) -> None:
+    with shmrpc.sync.connect("tested.large") as client:  # Imports of a first connection need address space too.
         assert client.add(1, 2) == 3
     with little_room(os.getpid(), room):
         with pytest.raises(shmrpc.SharedMemoryError, match=NO_CONNECTION.format(os.getpid())):
@@ -173,9 +175,7 @@ def test_a_client_without_room_for_a_connection_does_not_blame_the_server(
 
 
 @pytest.mark.parametrize("room", [0, 64 << 10, 128 << 10])
-def test_a_server_without_room_for_a_connection_does_not_blame_the_shared_memory(
-    shared_server: ServerProcess, room: int
-) -> None:
+def test_a_server_without_room_for_a_connection_names_its_own_limit(shared_server: ServerProcess, room: int) -> None:
     with shmrpc.sync.connect("tested.large") as client:
         assert client.add(1, 2) == 3
         with little_room(shared_server.pid, room):

@@ -1,4 +1,4 @@
-"""No descriptor left, on either side: it is said whose limit it is and how to raise it; the others go on."""
+"""No descriptor left, on either side: the error names the process and its limit; other clients go on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_time() -> Iterator[None]:
 
 
 def words(pid: int, limit: int) -> str:
-    """What a client reads, whoever has none left."""
+    """Return the client's error text for a process without descriptors."""
     return (
         rf"no descriptor left for a connection: process {pid} has as many files open as it may: {limit} \(RLIMIT_NOFIL"
     )
@@ -59,7 +59,7 @@ def own_limit(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
 
 
-def test_a_server_at_its_limit_refuses_and_serves_those_it_has(server: ServerProcess) -> None:
+def test_a_server_at_its_limit_refuses_new_clients_and_serves_the_others(server: ServerProcess) -> None:
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(shmrpc.sync.connect(NAME)) for _ in range(3)]
         limit = clients[0].holds()["descriptors"] + 12
@@ -76,8 +76,8 @@ def test_a_server_at_its_limit_refuses_and_serves_those_it_has(server: ServerPro
         figures.note("a server at its limit of descriptors", connections=len(clients) + 1, limit=limit)
 
 
-def why_refused() -> str:
-    """What a client is told, from a server that has got a CPU in time."""
+def refusal_text() -> str:
+    """Return the error of a refused client, from an attempt in which the server got a CPU in time."""
     for timeout in timeouts():
         with pytest.raises(shmrpc.ServiceUnavailable) as refused:
             shmrpc.sync.connect(NAME, timeout=timeout).__enter__()
@@ -86,8 +86,8 @@ def why_refused() -> str:
     raise AssertionError
 
 
-def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) -> None:
-    """It cannot even accept whoever comes, but for the one descriptor that it keeps for this."""
+def test_a_server_without_any_descriptor_refuses_with_the_reason(server: ServerProcess) -> None:
+    """The server accepts a client with the one descriptor that it reserves for this."""
     with shmrpc.sync.connect(NAME) as client:
         base = client.holds()["descriptors"]
         limit = base + 10
@@ -97,7 +97,7 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
             assert client.take_descriptors() > 0
             said = rf"no server of '{NAME}'.*the last server refused: .*{words(server.pid, limit)}"
             for _ in range(3):
-                assert re.search(said, why_refused())
+                assert re.search(said, refusal_text())
             assert client.add(1, 2) == 3
             client.give_descriptors(1000)
             with shmrpc.sync.connect(NAME, timeout=20) as other:
@@ -106,8 +106,8 @@ def test_a_server_without_any_descriptor_still_tells_why(server: ServerProcess) 
 
 
 @pytest.mark.slow
-def test_a_worker_without_any_descriptor_tells_who_is_passed_to_it_why() -> None:
-    """The kernel drops the descriptor of a client for which there is none, and says nothing."""
+def test_a_worker_without_any_descriptor_refuses_with_the_reason() -> None:
+    """The kernel silently drops the descriptor of a client that does not fit into the worker's table."""
     with ServerProcess(TARGET, "--workers", "1") as server:
         with shmrpc.sync.connect(NAME) as client:
             worker = client.pid()
@@ -129,7 +129,7 @@ def test_a_worker_without_any_descriptor_tells_who_is_passed_to_it_why() -> None
 async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where another thread has just taken the one that was kept for it."""
+    """The reserved descriptor is missing, as if another thread had just taken it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker, hoard = SupervisedWorker(theirs.detach()), list[int]()
     worker._loop = Mock()
@@ -147,13 +147,13 @@ async def test_a_client_whose_descriptor_a_worker_cannot_take_is_counted_and_log
                 os.close(each)
         monkeypatch.undo()
         worker.abandon()
-    assert worker._adopted == 1, "the supervisor takes it for a client that is about to come, for ever"
+    assert worker._adopted == 1, "the supervisor would wait for this client for ever"
     assert re.search(words(os.getpid(), max(hoard) + 1), caplog.text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("some", [True, False], ids=["too few left", "none left"])
-def test_the_log_says_once_that_there_is_none_left_and_not_at_each_retry(server: ServerProcess, some: bool) -> None:
+def test_the_log_reports_missing_descriptors_once_and_not_at_each_retry(server: ServerProcess, some: bool) -> None:
     with shmrpc.sync.connect(NAME) as client:
         limit_of(server, client.holds()["descriptors"] + 5)
         if not some:
@@ -179,11 +179,11 @@ def test_each_episode_of_refusals_is_logged_once(monkeypatch: pytest.MonkeyPatch
 
 
 def server_log(server: ServerProcess) -> str:
-    """What it has logged; it stops for that."""
+    """Stop the server; return its log."""
     return server.stop()
 
 
-async def test_a_client_that_waits_comes_in_when_there_are_some_again(server: ServerProcess) -> None:
+async def test_a_waiting_client_connects_when_descriptors_are_free_again(server: ServerProcess) -> None:
     async with shmrpc.connect(NAME) as client:
         limit_of(server, (await client.holds())["descriptors"] + 10)
         await client.take_descriptors()
@@ -196,13 +196,13 @@ async def test_a_client_that_waits_comes_in_when_there_are_some_again(server: Se
 
 
 def is_unused(descriptor: int) -> bool:
-    """Whether no open file has this number. A limit is one of numbers, and there may be gaps below the highest one."""
+    """Return True if no open file has this number. The limit applies to numbers, and lower numbers may be unused."""
     return not os.path.exists(f"/proc/self/fd/{descriptor}")
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, blocking: bool) -> None:
-    """At every step of connecting there may be none left: it is the same error, and nothing stays open."""
+async def test_a_client_at_its_limit_names_its_own_process(server: ServerProcess, blocking: bool) -> None:
+    """Descriptors may run out at each step of connecting: the error is the same, and no descriptor stays open."""
     base = traces.settled_descriptors()
     unused = list(itertools.islice(filter(is_unused, itertools.count()), 20))
     refused = 0
@@ -232,14 +232,14 @@ async def test_a_client_at_its_limit_blames_nobody_else(server: ServerProcess, b
     await connect()
 
 
-#: What is read when memory of the peer cannot be taken, after the name of the endpoint.
+#: The end of the error text of a loan whose descriptor a process cannot receive.
 UNTAKEN = r"cannot be read: the process to receive it cannot take the descriptor of extent 0 .*RLIMIT_NOFILE.*ulimit -n"
 LARGE = 1 << 20
 
 
-def test_a_server_that_cannot_take_what_is_lent_refuses_that_call_and_no_other(server: ServerProcess) -> None:
+def test_a_server_that_cannot_receive_a_loan_refuses_that_call_and_no_other(server: ServerProcess) -> None:
     with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
-        other.add(1, 2)  # From here on the server has what it keeps of this client.
+        other.add(1, 2)  # From here on the server has all descriptors that it keeps for this client.
         limit_of(server, client.holds()["descriptors"] + 10)
         assert client.take_descriptors() > 0
         for _ in range(2):
@@ -253,7 +253,7 @@ def test_a_server_that_cannot_take_what_is_lent_refuses_that_call_and_no_other(s
 
 @contextlib.contextmanager
 def none_left() -> Iterator[None]:
-    """All descriptors of this process are taken."""
+    """Use up all descriptors of this process during the block."""
     hoard: list[int] = []
     with own_limit(traces.settled_descriptors() + 10):
         try:
@@ -266,7 +266,7 @@ def none_left() -> Iterator[None]:
                 os.close(descriptor)
 
 
-def test_a_client_in_threads_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+def test_a_thread_client_that_cannot_receive_a_loan_loses_only_that_answer(server: ServerProcess) -> None:
     with shmrpc.sync.connect(NAME) as client:
         client.add(1, 2)
         with none_left():
@@ -280,7 +280,7 @@ def test_a_client_in_threads_that_cannot_take_what_is_lent_has_all_other_answers
         assert len(client.body_of(LARGE)) == LARGE
 
 
-async def test_a_client_in_a_loop_that_cannot_take_what_is_lent_has_all_other_answers(server: ServerProcess) -> None:
+async def test_a_loop_client_that_cannot_receive_a_loan_loses_only_that_answer(server: ServerProcess) -> None:
     async with shmrpc.connect(NAME) as client:
         await client.add(1, 2)
         with none_left():
@@ -295,8 +295,8 @@ async def test_a_client_in_a_loop_that_cannot_take_what_is_lent_has_all_other_an
         assert len(await client.body_of(LARGE)) == LARGE
 
 
-def test_a_client_without_a_descriptor_to_lend_with_says_so(server: ServerProcess) -> None:
-    """What is built in shared memory needs it. What is copied travels in the frame then."""
+def test_a_client_without_a_descriptor_to_lend_raises_for_a_buffer_and_copies_arguments(server: ServerProcess) -> None:
+    """A buffer in shared memory needs a descriptor; a copied argument travels in the frame."""
     with shmrpc.sync.connect(NAME) as client:
         client.add(1, 2)
         with none_left():

@@ -1,4 +1,4 @@
-"""What one peer may take, and that it takes nothing of the others'."""
+"""Limits of one peer, which leave the other peers their share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.wire_memory import GONE, PARCEL, SENDER, Entry, news, parcel
 from tests.reliability.figures import note
 
 MIB = 1 << 20
-#: Seconds after which something hangs.
+#: Seconds after which a step counts as hung.
 HANGS = 30.0
 
 
@@ -27,7 +27,7 @@ async def waits(server: shmrpc.Server, in_flight: int, waiting: int) -> None:
     assert await eventually_in_loop(lambda: (server.in_flight, server.waiting) == (in_flight, waiting), HANGS)
 
 
-async def test_who_fills_the_line_gives_way_to_who_has_less_of_it() -> None:
+async def test_a_client_that_fills_the_queue_of_calls_gives_way_to_a_client_with_fewer() -> None:
     gate = Gate()
     async with shmrpc.serve(gate.service, max_in_flight=1, max_waiting=8) as server:
         async with shmrpc.connect("tested.gate") as greedy, shmrpc.connect("tested.gate") as polite:
@@ -48,7 +48,7 @@ async def test_who_fills_the_line_gives_way_to_who_has_less_of_it() -> None:
     assert (server.in_flight, server.waiting) == (0, 0)
 
 
-async def test_requests_that_wait_take_no_more_memory_than_a_connection_has() -> None:
+async def test_waiting_requests_take_no_more_memory_than_the_limit_of_a_connection() -> None:
     gate = Gate("tested.bytes")
     held: list[str] = []
 
@@ -63,7 +63,7 @@ async def test_requests_that_wait_take_no_more_memory_than_a_connection_has() ->
         async with shmrpc.connect("tested.bytes") as greedy, shmrpc.connect("tested.bytes") as polite:
             begun = [asyncio.create_task(greedy.hold(large)) for _ in range(3)]
             await waits(server, 3, 0)
-            # With three of them under way the connection has taken its megabyte: the next ones wait.
+            # Three requests use up the connection's memory: the next ones wait.
             line = [asyncio.create_task(greedy.hold(large)) for _ in range(2)]
             await waits(server, 3, 2)
             with pytest.raises(shmrpc.Overloaded, match=r"1,200,\d{3} bytes\) and 2 \(800,\d{3} bytes\)"):
@@ -75,8 +75,8 @@ async def test_requests_that_wait_take_no_more_memory_than_a_connection_has() ->
             assert await greedy.hold(large) == 400_000
 
 
-async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
-    """Handlers under way go on answering when the ring is full: up to a limit."""
+async def test_a_client_that_does_not_read_its_answers_is_disconnected() -> None:
+    """Handlers in flight answer in spite of a full ring, up to a limit."""
     gate = Gate()
     built: list[int] = []
 
@@ -91,7 +91,7 @@ async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
         shmrpc.connect("tested.gate") as polite,
     ):
         with await asyncio.to_thread(WireClient, "tested.gate") as greedy:
-            greedy.grow(greedy.out.capacity)  # It sends all before it looks for room again.
+            greedy.grow(greedy.out.capacity)  # The helper sends all before it checks for room again.
             for _ in range(100):
                 greedy.request("build", 100_000)
             await waits(server, 100, 0)
@@ -102,7 +102,7 @@ async def test_a_client_that_does_not_read_its_answers_is_let_go() -> None:
         await waits(server, 0, 0)
 
 
-async def test_a_client_keeps_no_more_for_a_server_that_does_not_read_than_the_limit(server: ServerProcess) -> None:
+async def test_a_client_buffers_at_most_the_limit_for_a_server_that_does_not_read(server: ServerProcess) -> None:
     async with shmrpc.connect("tested", max_memory=2 * MIB, max_frame=MIB) as client:
         text = "z" * 30_000
         with stopped(server.pid):
@@ -113,7 +113,7 @@ async def test_a_client_keeps_no_more_for_a_server_that_does_not_read_than_the_l
                 await refused[0]
             small = asyncio.create_task(client.add(1, 2))
             await asyncio.sleep(0)
-        assert await small == 3, "what is small is kept nevertheless"
+        assert await small == 3, "a small call is still buffered"
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {str, shmrpc.Overloaded}
         assert 60 <= sum(outcome == text for outcome in outcomes) <= 75
@@ -127,7 +127,7 @@ def fault_of(wire: WireClient) -> str:
     return str(goodbye["reason"])
 
 
-async def test_a_client_lends_no_more_memory_than_the_limit() -> None:
+async def test_a_client_that_lends_more_memory_than_the_limit_is_disconnected() -> None:
     async with shmrpc.serve(service, max_memory=2 * MIB), shmrpc.connect("tested") as other:
 
         def lend() -> str:
@@ -145,7 +145,7 @@ async def test_a_client_lends_no_more_memory_than_the_limit() -> None:
         assert await other.add(1, 2) == 3
 
 
-def test_memory_that_is_said_to_be_gone_counts_while_it_is_looked_at() -> None:
+def test_a_removed_extent_counts_while_a_handler_refers_to_it() -> None:
     with ServerProcess("tests.helpers.services:service", "--max-memory", str(2 * MIB)), WireClient("tested") as wire:
         arguments = msgpack.packb([60, extension(MEMORYVIEW, 0)])
         opcode = PARCEL | CALL | wire.number("sleep") << 8
@@ -153,18 +153,18 @@ def test_memory_that_is_said_to_be_gone_counts_while_it_is_looked_at() -> None:
             wire.extent(number, MIB)
             wire.send(opcode, parcel([Entry(SENDER, number, 0, 0, 5000)], arguments))
             if number < 2:
-                assert wire.call("add", 1, 2) == 3, "by now a handler looks at it"
+                assert wire.call("add", 1, 2) == 3, "a handler refers to the extent now"
                 wire.updates.send(news(GONE, number, 0))
         assert f"extents of {3 * MIB} bytes together are over the limit" in fault_of(wire)
 
 
 @pytest.mark.slow
-async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -> None:
+async def test_silent_clients_do_not_keep_other_clients_out(server: ServerProcess) -> None:
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     silent: list[Control] = []
 
     def knock(count: int) -> None:
-        """All are let in: the backlog has no room for many, and the server may get no CPU meanwhile."""
+        """Connect clients and wait until all are accepted: the backlog is short, and the server may be slow."""
         silent.extend(Control("tested") for _ in range(count))
         assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) >= before + len(silent), HANGS)
 
@@ -184,7 +184,7 @@ async def test_clients_that_say_nothing_keep_nobody_out(server: ServerProcess) -
 
 
 @pytest.mark.slow
-async def test_clients_that_stop_after_hello_keep_nobody_out(server: ServerProcess) -> None:
+async def test_clients_that_stop_after_hello_do_not_keep_other_clients_out(server: ServerProcess) -> None:
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     silent = [Control("tested") for _ in range(2 * handshake_limiter.MAX_HANDSHAKES)]
     try:

@@ -1,4 +1,4 @@
-"""Loops that are closed under a connection, and several at a time: clear errors, and no descriptor is left."""
+"""Loops that are closed under a connection, and several loops at a time: clear errors, and no descriptor is left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def in_time() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def first_loops() -> None:
-    """The first loop of a kind may open what a process needs once."""
+    """Open a loop of each kind, because the first one may open descriptors that the process keeps."""
     for make in (asyncio.new_event_loop, uvloop.new_event_loop):
         make().close()
 
@@ -56,7 +56,7 @@ async def connected() -> shmrpc.Client:
 
 
 @both
-def test_a_client_whose_loop_was_closed_says_so(server: ServerProcess, make: Make) -> None:
+def test_a_client_whose_loop_was_closed_raises_that(server: ServerProcess, make: Make) -> None:
     before = descriptors()
     loop = make()
     client = loop.run_until_complete(connected())
@@ -82,7 +82,7 @@ def test_a_client_whose_loop_was_closed_says_so(server: ServerProcess, make: Mak
 
 @both
 def test_a_client_dropped_after_its_loop_leaves_no_descriptor(server: ServerProcess, make: Make) -> None:
-    """Nobody has closed it: the socket's own warning is all that is to be heard of it."""
+    """The client was not closed: only the socket's own warning appears."""
     base = held_by(server.pid)["descriptors"]
     before = descriptors()
     for _ in range(scaled(5, 50)):
@@ -94,11 +94,11 @@ def test_a_client_dropped_after_its_loop_leaves_no_descriptor(server: ServerProc
             del client, loop
             gc.collect()
     assert eventually(lambda: descriptors() == before, 30)
-    assert eventually(lambda: held_by(server.pid)["descriptors"] == base, 30), "the server has heard of it"
+    assert eventually(lambda: held_by(server.pid)["descriptors"] == base, 30), "the server keeps a descriptor"
 
 
 @both
-def test_calls_under_way_when_the_loop_is_closed(server: ServerProcess, make: Make) -> None:
+def test_a_cancelled_call_leaves_no_descriptor_when_the_loop_is_closed(server: ServerProcess, make: Make) -> None:
     before = descriptors()
     loop = make()
     client = loop.run_until_complete(connected())
@@ -114,8 +114,8 @@ def test_calls_under_way_when_the_loop_is_closed(server: ServerProcess, make: Ma
 
 
 @both
-def test_a_server_whose_loop_is_closed_lets_its_clients_go(make: Make) -> None:
-    """Its clients read that it is gone, and the name is free."""
+def test_a_server_whose_loop_is_closed_disconnects_its_clients(make: Make) -> None:
+    """The clients raise ConnectionLost, and the name is free."""
 
     async def begin() -> shmrpc.Server:
         server = shmrpc.serve(service)
@@ -161,7 +161,7 @@ def test_a_server_whose_loop_is_closed_lets_its_clients_go(make: Make) -> None:
 
 
 @both
-def test_a_loop_and_a_client_for_each_of_several_threads(server: ServerProcess, make: Make) -> None:
+def test_several_threads_each_with_a_loop_and_a_client_are_served(server: ServerProcess, make: Make) -> None:
     clients: list[shmrpc.Client] = []
     outcomes: list[int] = []
     all_there = threading.Barrier(4)
@@ -176,7 +176,7 @@ def test_a_loop_and_a_client_for_each_of_several_threads(server: ServerProcess, 
             for i in range(scaled(20, 500)):
                 with pytest.raises(shmrpc.LocalProtocolError, match="another event loop"):
                     await other.wait_for("never")
-                assert await client.add(i, n) == i + n, "no answer is lost by that"
+                assert await client.add(i, n) == i + n, "the error has lost an answer"
             assert await client.sleep(0.001, n) == n
             await asyncio.to_thread(all_there.wait, 60)
             outcomes.append(n)

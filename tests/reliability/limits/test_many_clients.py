@@ -1,4 +1,4 @@
-"""A thousand connections, a storm of them, and thousands that come and go: all are served, and nothing grows."""
+"""A thousand connections, a storm of them, and thousands that come and go: all are served, and no resource grows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 TARGET = "tests.reliability.watched_service:service"
 
-#: Descriptors that a connection takes on each side, and some more.
+#: Descriptors of a connection on each side, and some more.
 DESCRIPTORS = 8
 PROCESSES = 4
 
@@ -48,14 +48,14 @@ class Crowd:
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "it died"
+        assert line, "the process died"
         return json.loads(line)  # type: ignore[no-any-return]
 
     def end(self) -> None:
-        """No more lines: it closes its clients."""
+        """End the input, so that the process closes its clients."""
         try:
             self.process.communicate(timeout=60)
         finally:
@@ -65,7 +65,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowds(how: str, count: int) -> Iterator[list[Crowd]]:
-    """So many clients in a few processes."""
+    """Start processes with that many clients in all; end them after the block."""
     made = [Crowd(how, count // PROCESSES) for _ in range(PROCESSES)]
     try:
         yield made
@@ -79,31 +79,31 @@ def crowds(how: str, count: int) -> Iterator[list[Crowd]]:
 
 @pytest.fixture
 def open_server(server: ServerProcess) -> ServerProcess:
-    """The server, with as many descriptors as it may have."""
+    """Raise the server's limit of descriptors to its maximum."""
     _, most = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most, most))
     return server
 
 
 def possible(server: ServerProcess, count: int) -> int:
-    """So many connections, or what the host's limit of descriptors allows."""
+    """Return the count, or less if the host's limit of descriptors allows less."""
     most = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[0]
     return min(count, most // DESCRIPTORS // PROCESSES * PROCESSES)
 
 
 def as_before(server: ServerProcess, base: dict[str, int]) -> bool:
-    """Whether nothing of its clients is left at the server."""
+    """Return True if the server has no resources of its clients left."""
     here = held_by(server.pid)
     return here["descriptors"] == base["descriptors"] and here["mappings"] <= base["mappings"] + 8
 
 
-def test_a_thousand_connections(open_server: ServerProcess) -> None:
+def test_a_thousand_connections_are_served(open_server: ServerProcess) -> None:
     server, count = open_server, possible(open_server, 1000)
     with shmrpc.sync.connect("tested.watched") as first:
         assert first.add(1, 2) == 3
         base, start = held_by(server.pid), time.monotonic()
         with crowds("stay", count) as all_of_them:
-            assert sum(crowd.told()["connected"] for crowd in all_of_them) == count
+            assert sum(crowd.report()["connected"] for crowd in all_of_them) == count
             connected = time.monotonic() - start
             there = held_by(server.pid)
             assert first.add(1, 2) == 3
@@ -112,7 +112,7 @@ def test_a_thousand_connections(open_server: ServerProcess) -> None:
             for _ in range(rounds):
                 for crowd in all_of_them:
                     crowd.go()
-                assert sum(crowd.told()["called"] for crowd in all_of_them) == count
+                assert sum(crowd.report()["called"] for crowd in all_of_them) == count
             called = (time.monotonic() - start) / rounds
         assert eventually(lambda: as_before(server, base), 30)
         assert first.add(1, 2) == 3
@@ -123,17 +123,17 @@ def test_a_thousand_connections(open_server: ServerProcess) -> None:
     )  # fmt: skip
 
 
-def test_a_storm_of_connections(open_server: ServerProcess) -> None:
+def test_a_storm_of_connections_is_served(open_server: ServerProcess) -> None:
     server, count = open_server, possible(open_server, scaled(200, 1000))
     with shmrpc.sync.connect("tested.watched") as first:
         assert first.add(1, 2) == 3
         base = held_by(server.pid)
         with crowds("storm", count) as all_of_them:
             for crowd in all_of_them:
-                crowd.told()
+                crowd.report()
             for crowd in all_of_them:
                 crowd.go()
-            times = [seconds for crowd in all_of_them for seconds in crowd.told()["times"]]
+            times = [seconds for crowd in all_of_them for seconds in crowd.report()["times"]]
         assert len(times) == count
         assert first.add(1, 2) == 3
         assert eventually(lambda: as_before(server, base), 30)
@@ -148,7 +148,7 @@ def test_clients_that_come_and_go_leave_nothing_behind(open_server: ServerProces
         base = held_by(server.pid)
         for part in (count // 10, count - count // 10):
             passing = Crowd("pass", part)
-            assert passing.told() == {"passed": part}
+            assert passing.report() == {"passed": part}
             passing.end()
             assert eventually(lambda: as_before(server, base), 30)
             holds.append(held_by(server.pid))
@@ -163,7 +163,7 @@ def test_clients_that_come_and_go_leave_nothing_behind(open_server: ServerProces
 
 
 def test_processes_that_come_and_go_leave_nothing_behind(open_server: ServerProcess) -> None:
-    """The same with a process for each, half of which do not say goodbye."""
+    """Each client has a process of its own; half of them exit without closing."""
     server, count = open_server, scaled(8, 100)
     source = "import os, sys, shmrpc\nclient = shmrpc.sync.connect('tested.watched').__enter__()\nclient.add(1, 2)\n"
     with shmrpc.sync.connect("tested.watched") as first:

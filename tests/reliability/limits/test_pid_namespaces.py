@@ -1,6 +1,6 @@
-"""Process ids in messages are ids here: a process of another pid namespace is named as this one sees it, or not at all.
+"""Process ids in messages are valid here: a process of another pid namespace has its id in this one, or none.
 
-With its own id in there somebody would stop, continue or kill a process that has nothing to do with it.
+The process's own id may belong to another process here, which the reader would stop, continue or kill.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.helpers.server_process import PATIENCE, Script, ServerProcess
 from tests.helpers.stopped_processes import stopped
 from tests.helpers.time_bound import bounded
 
-#: A pid namespace of its own, with a /proc that shows it.
+#: The command for a new pid namespace, with a /proc that shows it.
 APART: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-#: One whose /proc shows that of the host.
+#: The command for a new pid namespace whose /proc shows the processes of the host.
 HALF_APART: Final = ("unshare", "--pid", "--fork", "--kill-child")
 #: Seconds of a deadline.
 SOON: Final = 0.2
@@ -43,29 +43,29 @@ def in_time() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def permitted() -> None:
     if subprocess.run([*APART, "true"], capture_output=True).returncode:
-        pytest.skip("this host lets nobody make a pid namespace")
+        pytest.skip("this host does not allow pid namespaces")
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, by their ids here."""
+    """Return the child processes of a process, by their ids here."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Apart:
-    """``shmrpc serve`` in a namespace of its own, where it is process 1."""
+    """``shmrpc serve`` in a pid namespace of its own, where it is process 1."""
 
     def __init__(self, *options: str, target: str = "tests.helpers.services:service") -> None:
         command = [*APART, sys.executable, "-m", "shmrpc", "serve", target, *options]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         while not (line := self._process.stderr.readline()).startswith("Serving"):
-            assert line, "it has ended"
+            assert line, "the server has ended"
         assert "(process 1" in line
-        #: Its id here.
+        #: The server's id here.
         (self.pid,) = children(self._process.pid)
 
     def stop(self) -> str:
-        """What it has printed."""
+        """Stop the server; return its output."""
         os.kill(self.pid, signal.SIGTERM)
         return self._process.communicate(timeout=PATIENCE)[1]
 
@@ -74,7 +74,7 @@ class Apart:
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
-            self._process.kill()  # And with it what it has started.
+            self._process.kill()  # Kills its children too.
         self._process.communicate()
 
 
@@ -108,7 +108,7 @@ async def test_a_worker_is_named_by_its_id_here(runtime: Path) -> None:
 
 
 def test_a_server_without_its_socket_is_named_by_its_id_here(runtime: Path) -> None:
-    """Its lock file says process 1."""
+    """The lock file contains process 1."""
     with Apart() as server:
         (runtime / "tested.sock").unlink()
         with pytest.raises(shmrpc.ServiceInUse, match=f"served by process {server.pid};") as caught:
@@ -116,7 +116,7 @@ def test_a_server_without_its_socket_is_named_by_its_id_here(runtime: Path) -> N
         assert caught.value.pid == server.pid
 
 
-#: What a client reads of a server that is stopped at some time.
+#: A client that prints its errors while the server is stopped.
 CLIENT = """
     import asyncio, shmrpc
     with shmrpc.sync.connect("tested") as blocking:
@@ -148,7 +148,7 @@ CLIENT = """
 
 
 @pytest.mark.slow
-def test_a_server_that_cannot_be_seen_is_not_named(server: ServerProcess) -> None:
+def test_a_server_that_is_not_visible_is_not_named(server: ServerProcess) -> None:
     with Script(CLIENT, under=APART) as client:
         assert client.line() == "connected"
         with stopped(server.pid):
@@ -163,7 +163,7 @@ def test_a_server_that_cannot_be_seen_is_not_named(server: ServerProcess) -> Non
 
 
 @pytest.mark.slow
-def test_a_list_of_services_has_no_id_for_one_that_cannot_be_seen(server: ServerProcess) -> None:
+def test_a_list_of_services_has_no_id_for_a_server_that_is_not_visible(server: ServerProcess) -> None:
     def ls(*options: str) -> str:
         command = [*APART, sys.executable, "-m", "shmrpc", "ls", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -172,7 +172,7 @@ def test_a_list_of_services_has_no_id_for_one_that_cannot_be_seen(server: Server
     assert [row["pid"] for row in json.loads(ls("--json"))] == [None]
 
 
-def test_a_client_that_cannot_be_seen_is_not_named(runtime: Path) -> None:
+def test_a_client_that_is_not_visible_is_not_named(runtime: Path) -> None:
     with Apart("--log-level", "debug", target="tests.helpers.stream_service:service") as server:
         with shmrpc.sync.connect("tested.flows", timeout=PATIENCE) as client:
             assert client.who_plainly()[0] == 0
@@ -184,8 +184,8 @@ def test_a_client_that_cannot_be_seen_is_not_named(runtime: Path) -> None:
 STILL = "import os; from shmrpc.host.processes import explain_no_progress; print(explain_no_progress(os.getpid()))"
 
 
-def test_nothing_is_said_of_a_process_whose_namespace_is_not_that_of_proc() -> None:
-    """There another process may have its id, and be stopped."""
+def test_the_state_of_a_process_is_unknown_if_proc_shows_another_namespace() -> None:
+    """In that /proc another process may have the id, and be stopped."""
     for under, words in ((APART, "is blocked, or it gets no CPU"), (HALF_APART, "not visible from here")):
         with Script(STILL, under=under) as asking:
             assert asking.line().endswith(words)

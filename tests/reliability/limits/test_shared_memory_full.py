@@ -1,4 +1,4 @@
-"""A /dev/shm with no room: connecting says so and what to do, who is connected goes on, and room heals it."""
+"""A full /dev/shm: connecting raises the reason and the remedy, connected clients go on, and room heals it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shmrpc import _core
 from shmrpc.transport.shm import segment
 from tests.reliability import figures
 
-#: Bytes of a segment, as the errors have them.
+#: Size of a segment, as it appears in error texts.
 SEGMENT = "6,144 bytes"
 
 PRELUDE = """
@@ -52,7 +52,7 @@ PRELUDE = """
 
 
 def may_mount() -> bool:
-    """Whether this process may have a /dev/shm of its own."""
+    """Return True if this process may mount a /dev/shm of its own."""
     command = ["unshare", "-m", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
     try:
         return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.skipif(not may_mount(), reason="a mount namespace with 
 
 
 def run_with(options: str, source: str) -> list[Any]:
-    """What a program tells in which /dev/shm has these mount options."""
+    """Run a program with these mount options of /dev/shm; return the values that it prints."""
     mount = f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"'
     program = textwrap.dedent(PRELUDE) + textwrap.dedent(source)
     command = ["unshare", "-m", "--propagation", "private", "bash", "-c", mount, "small", sys.executable, "-c", program]
@@ -73,17 +73,21 @@ def run_with(options: str, source: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-#: Mount options, and what the client reads then.
+#: Mount options, and words of the client's error.
 WANTS = {
     "size=4k,nr_inodes=100": [SEGMENT, "4,096 of 4,096 are free", "remount,size="],
-    "size=12k,nr_inodes=100": [SEGMENT, "two pages", "remount,size="],  # The segment has room, its semaphores not.
+    "size=12k,nr_inodes=100": [
+        SEGMENT,
+        "two pages",
+        "remount,size=",
+    ],  # Room for the segment, but not for its semaphores.
     "size=1m,nr_inodes=1": ["of its 1 files are free", "remount,nr_inodes="],
     "size=1m,nr_inodes=3": ["of its 3 files are free", "remount,nr_inodes="],
 }
 
 
 @pytest.mark.slow
-def test_connecting_says_what_there_is_too_little_of() -> None:
+def test_the_error_of_connecting_names_the_missing_resource() -> None:
     told = run_with(
         "size=1m,nr_inodes=100",
         f"""
@@ -100,20 +104,20 @@ def test_connecting_says_what_there_is_too_little_of() -> None:
     for ((kind, text), left, connected), words in zip(told, WANTS.values(), strict=True):
         assert kind == "ServiceUnavailable"
         assert all(word in text for word in ["refused the connection", "/dev/shm is full", *words]), text
-        assert left == [], "what was made before is removed"
-        assert connected == 3, "with room the next client is served"
+        assert left == [], "an object of the refused connection is left"
+        assert connected == 3, "the next client is refused"
 
 
 @pytest.mark.slow
-def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
-    """What they came with was set aside, and more of it is asked for: no SIGBUS, in the rings and beside them."""
+def test_connected_clients_go_on_in_a_full_shared_memory() -> None:
+    """Their memory is reserved, and more is allocated safely: no SIGBUS, in the rings and beside them."""
     first, filled, full, worked, again = run_with(
         "size=300k",
         """
         with ServerProcess("tests.reliability.watched_service:service") as server:
             clients = []
             tell(attempt(clients), attempt(clients))
-            with open("/dev/shm/of-somebody-else", "wb", buffering=0) as file:
+            with open("/dev/shm/of-another-program", "wb", buffering=0) as file:
                 written = 0
                 try:
                     while True:
@@ -128,7 +132,7 @@ def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
                 assert client.echo(large) == large
             tell("worked")
             clients.pop().close()
-            os.unlink("/dev/shm/of-somebody-else")
+            os.unlink("/dev/shm/of-another-program")
             tell(attempt(clients, timeout=10))
             for client in clients:
                 client.close()
@@ -140,7 +144,7 @@ def test_who_is_connected_goes_on_in_a_full_shared_memory() -> None:
     figures.note("a full /dev/shm", the_client_reads=text)
 
 
-#: How the directory is spoilt and mended, and what the client reads meanwhile.
+#: Commands that make the directory unusable, commands that restore it, and the client's error in between.
 SPOILT = {
     "absent": (["mount -t tmpfs tmpfs /dev"], ["umount /dev"], "/dev/shm cannot be used (No such file or directory)"),
     "a file": (["mount -t tmpfs tmpfs /dev", "touch /dev/shm"], ["umount /dev"], "/dev/shm is not a directory"),
@@ -149,14 +153,14 @@ SPOILT = {
 
 
 @pytest.mark.slow
-def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() -> None:
-    """The server neither tries for ever nor forgets the client; with the directory the next one is served."""
+def test_without_a_directory_for_shared_memory_each_client_raises_the_reason_at_once() -> None:
+    """The server neither retries for ever nor forgets the client; with the directory the next client is served."""
     told = run_with(
         "size=1m,nr_inodes=100",
         f"""
         with ServerProcess("tests.reliability.watched_service:service") as server:
             for spoil, mend, _ in {list(SPOILT.values())}:
-                assert eventually(is_empty, 30)  # What is open to be written cannot be made read-only.
+                assert eventually(is_empty, 30)  # A file system with writable open files cannot become read-only.
                 for command in spoil:
                     subprocess.run(command.split(), check=True)
                 refused = attempt()
@@ -172,8 +176,8 @@ def test_without_a_directory_for_shared_memory_each_client_is_told_so_at_once() 
 
 
 @pytest.mark.slow
-def test_a_client_without_the_servers_shared_memory_says_so() -> None:
-    """Its own has another /dev/shm, as in another container, or none at all."""
+def test_a_client_without_the_servers_shared_memory_raises_the_reason() -> None:
+    """The client has another /dev/shm, as in another container, or none."""
     (other, none) = run_with(
         "size=1m,nr_inodes=100",
         """
@@ -192,7 +196,7 @@ def test_a_client_without_the_servers_shared_memory_says_so() -> None:
     assert "/dev/shm cannot be used (No such file or directory)" in none[0]
 
 
-def test_a_segment_that_is_always_cleaned_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_is_removed_at_each_attempt_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(os.listdir("/dev/shm"))
     monkeypatch.setattr(_core, "create_segment", lambda name, size: Path("/dev/shm", name).touch())
     with pytest.raises(shmrpc.SharedMemoryError, match="each of 10 was locked or removed by another process"):

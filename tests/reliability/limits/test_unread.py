@@ -1,4 +1,4 @@
-"""A client that leaves much unread is heard all the same, and read on from up to a bound."""
+"""A server reads the requests of a client that leaves answers unread, up to a bound."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from shmrpc import _core
 from tests.helpers.server_process import eventually_in_loop
 from tests.helpers.wire_client import CANCEL, RESULT, WireClient
 
-#: Seconds after which something hangs.
+#: Seconds after which a step counts as hung.
 HANGS = 30.0
-#: What a server lets wait for a client before it reads nothing more from it: core/src/connection/channel/sending.rs.
+#: Unread frames and bytes after which a server reads no more requests of a client:
+#: core/src/connection/channel/sending.rs.
 BEHIND_BYTES, BEHIND_FRAMES = 512 << 10, 8192
 
 
@@ -60,7 +61,7 @@ class Unread:
 
 
 def channel_of(server: shmrpc.Server) -> _core.Channel:
-    """The way to the only client."""
+    """Return the channel to the only client."""
     peers: Any = server._dispatchers[0].listener.peers
     (peer,) = peers
     channel: _core.Channel = peer.channel
@@ -68,13 +69,13 @@ def channel_of(server: shmrpc.Server) -> _core.Channel:
 
 
 def waits_for(server: shmrpc.Server) -> tuple[int, int]:
-    """Frames that wait for the client to read, and their bytes."""
+    """Return the number of frames that the client has not read, and their bytes."""
     _, _, count, size = channel_of(server).untaken()
     return count, size
 
 
 def lent_by(server: shmrpc.Server) -> int:
-    """Bytes of the server's memory that the client has."""
+    """Return the bytes of the server's loans to the client."""
     return channel_of(server).memory()[1]
 
 
@@ -83,8 +84,10 @@ async def becomes(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("item", [bytes(1000), "in pieces" * 6000], ids=["whole", "in pieces"])
-async def test_a_thread_that_leaves_a_stream_and_reads_no_more_is_heard(item: bytes | str) -> None:
-    """Its ring is full of items, and it will not look at them before its next call. What is large cannot be lent."""
+async def test_a_server_reads_the_close_of_a_stream_whose_thread_reads_no_more(
+    item: bytes | str,
+) -> None:
+    """The thread's ring is full of items, which it reads only at its next call. Large items cannot be lent."""
     unread = Unread()
     client = shmrpc.sync.connect("tested.unread")
     async with shmrpc.serve(unread.service, max_memory=1 << 20) as server:
@@ -97,14 +100,14 @@ async def test_a_thread_that_leaves_a_stream_and_reads_no_more_is_heard(item: by
                 await becomes(lambda: waits_for(server)[0] > 0)
                 await asyncio.to_thread(items.close)
                 await becomes(lambda streams=streams: (unread.left, server.in_flight) == (streams, 0))  # type: ignore[misc]
-                assert not channel_of(server).is_awaited(), "items of a stream that was left wait for nobody"
+                assert not channel_of(server).is_awaited(), "the channel waits for items of a closed stream"
             assert all_that_it_lends.size == lent_by(server)
             await asyncio.wait_for(server.drain(10 * HANGS), HANGS)
         finally:
             await asyncio.to_thread(client.close)
 
 
-async def test_a_drain_does_not_wait_for_news_of_a_release_to_be_read() -> None:
+async def test_a_drain_does_not_wait_for_an_unread_release() -> None:
     unread = Unread()
     client, other = (shmrpc.sync.connect("tested.unread") for _ in range(2))
     async with shmrpc.serve(unread.service) as server:
@@ -127,13 +130,13 @@ async def test_a_drain_does_not_wait_for_news_of_a_release_to_be_read() -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 40_000])
-async def test_calls_that_are_cancelled_leave_nothing_that_waits(size: int) -> None:
-    """However many streams and answers it leaves: what was in the ring is all that stays. Large items are lent."""
+async def test_cancelled_calls_leave_no_waiting_frames(size: int) -> None:
+    """For any number of streams and answers, only the frames in the ring stay. Large items are lent."""
     unread = Unread()
     many = 60
     async with shmrpc.serve(unread.service) as server:
         with await asyncio.to_thread(WireClient, "tested.unread") as wire:
-            wire.grow(wire.out.capacity)  # It sends all before it looks for room again.
+            wire.grow(wire.out.capacity)  # The helper sends all before it checks for room again.
             for n in range(many):
                 stream, answer = wire.request("items", bytes(size)), wire.request("answer_later", 10_000)
                 await becomes(lambda n=n: unread.answered == n + 1)  # type: ignore[misc]
@@ -154,7 +157,7 @@ async def test_calls_that_are_cancelled_leave_nothing_that_waits(size: int) -> N
 
 
 @pytest.mark.parametrize("size", [0, 1000, 100_000])
-async def test_more_than_a_bound_is_not_asked_for_and_nothing_is_lost(size: int) -> None:
+async def test_a_server_stops_reading_at_a_bound_and_loses_no_request(size: int) -> None:
     unread = Unread()
     many = {0: 12_000, 1000: 1500, 100_000: 30}[size]
     async with shmrpc.serve(unread.service, max_memory=1 << 20, max_frame=1 << 20) as server:

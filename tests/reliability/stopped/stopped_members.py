@@ -1,4 +1,4 @@
-"""Members of names that stand still at a native point, and what others can do meanwhile and afterwards."""
+"""Members that are stopped at a native point, and the operations of others meanwhile and afterwards."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any, Final
 import shmrpc
 import shmrpc.sync
 from tests.helpers import crash_points
-from tests.reliability.name_users import HANGS, Outcomes, Told
+from tests.reliability.object_users import HANGS, ForkedProcess, Outcomes
 
-#: Seconds of the deadlines of the others.
+#: Seconds of the other members' deadlines.
 _SOON: Final = 0.2
 
 Work = Callable[[Outcomes, Callable[[], None]], None]
 
 
 def _in(directory: str, work: Callable[[Outcomes], None]) -> Work:
-    """Work of a process that meets others in a directory of their own."""
+    """Return work for a forked process with a rendezvous directory of its own."""
 
-    def there(outcomes: Outcomes, step: Callable[[], None]) -> None:
+    def in_directory(outcomes: Outcomes, step: Callable[[], None]) -> None:
         os.environ["XDG_RUNTIME_DIR"] = directory
         work(outcomes)
 
-    return there
+    return in_directory
 
 
 def _open() -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ def _open() -> tuple[Any, ...]:
 
 
 def _use() -> None:
-    """What a member does that is stopped somewhere."""
+    """Carry out the operations at whose points a member is stopped."""
     gate, lock, go, ready = names = _open()
     for each in (gate, gate, lock):
         each.acquire(HANGS)
@@ -69,8 +69,8 @@ def _stops(point: str) -> Callable[[Outcomes], None]:
 
 
 def _others(outcomes: Outcomes) -> None:
-    """All that another process tries meanwhile, each with its deadline."""
-    outcomes.kept = shmrpc.ShmrpcError
+    """Carry out all operations that another process tries meanwhile, each with a deadline."""
+    outcomes.kept_class = shmrpc.ShmrpcError
     opened = [
         outcomes.note(opener)
         for opener in (
@@ -100,8 +100,8 @@ def _others(outcomes: Outcomes) -> None:
             name.close()
 
 
-def _finds_all(outcomes: Outcomes) -> None:
-    """Nothing is lost or doubled once it has gone on."""
+def _check_all(outcomes: Outcomes) -> None:
+    """Check that no permit is lost or doubled after the stopped member has gone on."""
     gate, lock, go, _ = names = _open()
     for each in (gate, gate, lock):
         each.acquire(HANGS)
@@ -113,25 +113,25 @@ def _finds_all(outcomes: Outcomes) -> None:
 
 
 class Stopped:
-    """A member that is stopped at a point, in a directory of its own; before it there was nobody, or a dead member."""
+    """A member that is stopped at a point, in a rendezvous directory of its own."""
 
     def __init__(self, point: str, before: str, directory: str) -> None:
         self.point, self.before = point, before
         self._directory = directory
         if before == "a dead member":
-            self._told(_die).killed()
-        self._living = self._told_open() if before == "a living member" else None
-        self._victim = self._told(_stops(point))
+            self._fork(_die).wait_until_killed()
+        self._living = self._fork_living() if before == "a living member" else None
+        self._victim = self._fork(_stops(point))
         self.pid = self._victim.pid
         ended = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        #: Whether it has come to the point.
+        #: True if the member has reached the point.
         self.is_stopped = ended is not None and ended.si_code == os.CLD_STOPPED
-        self._others: Told | None = None
+        self._others: ForkedProcess | None = None
 
-    def _told(self, work: Callable[[Outcomes], None]) -> Told:
-        return Told(_in(self._directory, work))
+    def _fork(self, work: Callable[[Outcomes], None]) -> ForkedProcess:
+        return ForkedProcess(_in(self._directory, work))
 
-    def _told_open(self) -> Told:
+    def _fork_living(self) -> ForkedProcess:
         def work(outcomes: Outcomes, step: Callable[[], None]) -> None:
             os.environ["XDG_RUNTIME_DIR"] = self._directory
             names = _open()
@@ -139,42 +139,42 @@ class Stopped:
             for name in names:
                 name.close()
 
-        living = Told(work)
+        living = ForkedProcess(work)
         living.step()
         return living
 
     def begin_others(self) -> None:
-        """Others begin to use the names."""
-        self._others = self._told(_others)
+        """Start the operations of another process."""
+        self._others = self._fork(_others)
 
     def errors_of_others(self) -> list[str]:
-        """What others were told, once they have ended."""
+        """Wait for the end of the other process; return its error texts."""
         assert self._others is not None
         return sorted(self._others.end()[1])
 
     def go_on(self) -> None:
-        """It goes on, and ends as ever; others find all."""
+        """Continue the stopped member, which ends as usual; check the objects."""
         os.kill(self.pid, signal.SIGCONT)
         self._victim.end()
         if self._living is not None:
             self._living.go_on()
             self._living.end()
-        self._told(_finds_all).end()
+        self._fork(_check_all).end()
 
 
 def stop_at_each(points: list[str], base: str) -> tuple[list[str], list[tuple[str, str, int, str]]]:
-    """Lets members stop at points, all at the same time. Which points were passed, and what others were told.
+    """Stop members at points, all at the same time; return the reached points, and the errors of others.
 
-    The latter with the point, who was there before, and the id of the process that is stopped. Raises AssertionError if
-    anything went on otherwise than it should.
+    An error comes with the point, the earlier member, and the id of the stopped process. Raises AssertionError if a
+    member did not go on as expected.
     """
-    befores = ("nobody", "a dead member", "a living member")
+    befores = ("no member", "a dead member", "a living member")
     stopped = [
         Stopped(point, before, tempfile.mkdtemp(dir=base)) for point, before in itertools.product(points, befores)
     ]
     for each in stopped:
         each.begin_others()
-    told = [(each.point, each.before, each.pid, text) for each in stopped for text in each.errors_of_others()]
+    errors = [(each.point, each.before, each.pid, text) for each in stopped for text in each.errors_of_others()]
     for each in stopped:
         each.go_on()
-    return sorted({each.point for each in stopped if each.is_stopped}), told
+    return sorted({each.point for each in stopped if each.is_stopped}), errors

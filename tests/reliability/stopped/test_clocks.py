@@ -1,4 +1,4 @@
-"""Only CLOCK_MONOTONIC counts: nobody's setting of the clock makes a wait longer or shorter."""
+"""Deadlines depend only on CLOCK_MONOTONIC: setting the clock makes no wait longer or shorter."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def in_time() -> Iterator[None]:
         yield
 
 
-#: What reads or waits on the clock that can be set, in Python and in Rust.
+#: Functions that read or wait on the clock that users can set, in Python and in Rust.
 WALL_CLOCK = re.compile(
     r"\btime\.time(_ns)?\(|\bfrom time import .*\btime\b|CLOCK_REALTIME|\bsem_timedwait\b|SystemTime\b|gettimeofday"
     r"|datetime\.(now|today|utcnow)\(|pthread_cond_timedwait|mq_timed"
 )
 
 
-#: Where it tells the date of something, and nobody waits for it.
+#: Files that read the date without waiting for it.
 DATES = {"shmrpc/otel.py", "core/src/objects/members/table.rs"}
 
 
@@ -54,10 +54,10 @@ def test_no_source_waits_on_the_wall_clock() -> None:
     assert len(sources()) > 100
 
 
-def test_the_built_core_does_not_wait_on_it_either() -> None:
-    """What the library imports: it waits for a semaphore by itself, and by no function of the C library.
+def test_the_built_core_imports_no_wait_on_the_wall_clock() -> None:
+    """The core waits for a semaphore by itself, and by no function of the C library.
 
-    Such a function would act on what the peer can write, too: it takes from there which system call to make.
+    Such a function would also trust contents that the peer can write: they select its system call.
     """
     core = Path(sys.modules["shmrpc._core"].__file__ or "").read_bytes()
     assert re.findall(rb"\bsem_\w+", core) == []
@@ -90,20 +90,20 @@ CLIENT = """
 """
 
 
-def test_a_client_that_sleeps_through_its_deadline_reads_that_and_goes_on(server: ServerProcess) -> None:
-    """As a machine does that is suspended, or a process in a debugger."""
+def test_a_client_that_sleeps_through_its_deadline_raises_that_and_goes_on(server: ServerProcess) -> None:
+    """Like a suspended machine, or a process in a debugger."""
     with Script(CLIENT) as sleeping:
         assert sleeping.line() == "waiting"
         with stopped(sleeping.process.pid), shmrpc.sync.connect("tested.watched") as client:
             with pytest.raises(shmrpc.DeadlineExceeded):
-                client.with_options(timeout=0.5).wait_for("never")  # Longer than the deadlines of the other.
+                client.with_options(timeout=0.5).wait_for("never")  # Longer than the deadlines of the stopped client.
         assert sleeping.line() == "2 3 7"
 
 
-#: Its clock is far ahead of that of the host, as in a container that was moved or restored.
+#: A command with a clock far ahead of the host's, as in a container that was moved or restored.
 SHIFTED = ("unshare", "--time", "--monotonic", "100000", "--fork", "--kill-child")
 
-#: A service that calls another one on behalf of its callers, under their deadlines.
+#: A service that calls another service for its callers, under their deadlines.
 BOTH = """
     import asyncio, shmrpc, sys
     service = shmrpc.Service(sys.argv[1])
@@ -129,7 +129,7 @@ BOTH = """
 
 
 def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
-    """Whoever is in it: the caller, the server, or one in the middle that passes it on."""
+    """The shifted process is the caller, the server, or a server in the middle that passes the deadline on."""
     if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
         pytest.skip("this host does not allow time namespaces")
     names = ["tested.host", "tested.shifted"]
@@ -137,7 +137,7 @@ def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
         assert [host.line(), shifted.line()] == ["serving", "serving"]
         for name, other in (names, reversed(names)):
             with shmrpc.sync.connect(name, call_timeout=600) as client:
-                for _ in range(2):  # Whoever has handled one looks for one to inherit from then on.
+                for _ in range(2):  # A thread that has handled a deadline looks for an inherited one from then on.
                     assert 500 < client.remaining() <= 600
                     assert 500 < client.passed_on(other) <= 600
                 assert 500 < client.passed_on(other, blocking=True) <= 600

@@ -1,4 +1,4 @@
-"""A member of a queue stands still: it keeps what it has, others are told who it is, and go on once it does."""
+"""A stopped member of a queue keeps its items; other members raise errors with its id, and go on when it does."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.reliability import figures
 
 pytestmark = pytest.mark.crashpoints
 
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"standing{os.getpid()}"
-#: Of an array that lies in memory of its own.
+#: Elements of an array that has memory of its own.
 WORDS = 50_000
-#: Tasks of a loop that want something at the same time.
+#: Tasks of a loop that use the queue at the same time.
 TASKS = 30
-#: Seconds for which no loop may be held up: each task for itself would hold it for a tenth.
+#: Seconds for which a loop may be blocked at most; the tasks in sequence would block it longer.
 HOLD = 1.5
 
 
@@ -58,7 +58,7 @@ def q() -> Iterator[shmrpc.sync.Queue]:
         yield opened
 
 
-def test_a_holder_of_a_claim_that_is_stopped_keeps_it(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
+def test_a_stopped_holder_of_a_claim_keeps_it(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
     q.put_many(["held", "next"])
     other.do(f"q = sync.attach({OURS!r}, 5); c = q.claim()")
     with stopped(other.pid):
@@ -69,7 +69,7 @@ def test_a_holder_of_a_claim_that_is_stopped_keeps_it(q: shmrpc.sync.Queue, othe
     assert q.empty() and q.stats().held == []
 
 
-def test_a_lease_takes_a_claim_from_one_that_is_stopped(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
+def test_a_lease_takes_a_claim_from_a_stopped_member(q: shmrpc.sync.Queue, other: MemberProcess) -> None:
     q.put("item")
     other.do(f"q = sync.attach({OURS!r}, 5); c = q.claim(lease_timeout=0.3)")
     with stopped(other.pid), q.claim(timeout=PATIENCE) as again:
@@ -81,7 +81,7 @@ def test_a_lease_takes_a_claim_from_one_that_is_stopped(q: shmrpc.sync.Queue, ot
 
 @contextlib.contextmanager
 def stopped_at(other: MemberProcess, point: str) -> Iterator[None]:
-    """A member stands still within a transaction, and goes on at the end."""
+    """Stop a member within a transaction, and continue it after the block."""
     other.do(f"q = sync.attach({OURS!r}, 5)")
     other.begin(f"crash_points.stop_at_point({point!r}, 1); q.put('of the other')")
     assert eventually(lambda: is_stopped(other.pid), PATIENCE)
@@ -92,9 +92,9 @@ def stopped_at(other: MemberProcess, point: str) -> Iterator[None]:
         other.end()
 
 
-#: Points at which a member has the lease.
+#: Points at which a member has the owner lock.
 POINTS = ["LockAcquired", "SequenceOdd", "EntryCounted", "WordChanged", "ItemsWritten", "Committed", "SequenceEven"]
-#: What is done meanwhile.
+#: Operations of other members in the meantime.
 USES: dict[str, Callable[[Any], Any]] = {
     "put": lambda q: q.put("ours", 0.2),
     "put many": lambda q: q.put_many([b"x" * 50_000] * 3, 0.2),
@@ -108,7 +108,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_who_is_stopped_within_a_change_is_named_and_goes_on(
+def test_a_member_stopped_within_a_change_is_named_and_goes_on(
     q: shmrpc.sync.Queue, other: MemberProcess, point: str
 ) -> None:
     q.put("first")
@@ -121,7 +121,7 @@ def test_who_is_stopped_within_a_change_is_named_and_goes_on(
 
 
 @pytest.mark.parametrize("use", ["put", "get", "claim"])
-async def test_no_loop_is_held_up_by_one_that_is_stopped(q: shmrpc.sync.Queue, other: MemberProcess, use: str) -> None:
+async def test_a_stopped_member_blocks_no_loop(q: shmrpc.sync.Queue, other: MemberProcess, use: str) -> None:
     q.put("first")
     held, last = 0.0, time.monotonic()
 
@@ -152,7 +152,7 @@ def _claims(q: shmrpc.sync.Queue) -> Any:
     return q.claim()
 
 
-def _looks_at_what_was_acknowledged(q: shmrpc.sync.Queue) -> Any:
+def _reads_an_acknowledged_item(q: shmrpc.sync.Queue) -> Any:
     with _claims(q) as claim:
         return claim.value
 
@@ -163,19 +163,19 @@ def _fills(q: shmrpc.sync.Queue) -> Any:
     return reservation
 
 
-#: What a member has, that it ends by referring to it no more; and the items that wait then.
+#: Things that a member ends by dropping the last reference; and the number of items that remain waiting.
 HELD: dict[str, tuple[Callable[[shmrpc.sync.Queue], Any], int]] = {
     "a claim": (_claims, 1),
-    "a view": (_looks_at_what_was_acknowledged, 0),
+    "a view": (_reads_an_acknowledged_item, 0),
     "a reservation": (_fills, 0),
 }
 
 
 @pytest.mark.parametrize("what", HELD)
-def test_what_a_stopped_one_keeps_us_from_ending_is_ended_later(
+def test_a_release_that_a_stopped_member_prevents_happens_later(
     q: shmrpc.sync.Queue, other: MemberProcess, what: str
 ) -> None:
-    """Also if this process does nothing more with the queue."""
+    """No further operation of this process on the queue is needed."""
     take, left = HELD[what]
     with MemberProcess() as witness:
         witness.do(f"q = sync.attach({OURS!r}, 5)")

@@ -1,4 +1,4 @@
-"""A signal comes while something blocks: its handler runs, and the wait goes on or ends cleanly."""
+"""A signal during a blocking wait: its handler runs, and the wait goes on or ends cleanly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.reliability.watched_service import as_new
 TARGET = "tests.reliability.watched_service:service"
 
 NAME = "tested.watched"
-#: Seconds after which a wait is taken for one that hangs.
+#: Seconds after which a wait counts as hung.
 HANGS = 30.0
-#: Signals that are sent into a wait before it may end.
+#: Signals during a wait before it may end.
 SIGNALS = 5
 
 
@@ -40,18 +40,18 @@ def in_time() -> Iterator[None]:
 
 
 class Interrupted(Exception):
-    """What a handler raises here."""
+    """Raised by the handler of a signal."""
 
 
 class Signals:
-    """SIGUSR1 for the main thread, again and again, from another thread."""
+    """A thread that repeatedly sends SIGUSR1 to the main thread."""
 
     def __init__(self) -> None:
         self.handled: list[float] = []
         self._sent = 0.0
         self._over = threading.Event()
         self._raise = False
-        #: Whether one was not handled in time.
+        #: True if a signal was not handled in time.
         self._missed = False
 
     def _handle(self, number: int, frame: object) -> None:
@@ -62,9 +62,9 @@ class Signals:
 
     @contextlib.contextmanager
     def coming(self, then: Callable[[], object] = lambda: None, *, raising: bool = False) -> Iterator[None]:
-        """Some are sent while the block runs, each after the last one was handled; ``then`` is what ends its wait.
+        """Send signals while the block runs, each after the last was handled; then call ``then``, which ends the wait.
 
-        With ``raising`` the first handler raises, and no more come.
+        With ``raising`` the first handler raises, and it is the only signal.
         """
         self._over.clear()
         self._raise = raising
@@ -78,7 +78,7 @@ class Signals:
             sender.join(HANGS)
             signal.signal(signal.SIGUSR1, before)
         assert not sender.is_alive()
-        assert not self._missed, "its handler did not run while the main thread waited"
+        assert not self._missed, "a handler did not run while the main thread waited"
 
     def _send(self, base: int, then: Callable[[], object]) -> None:
         for count in range(base, base + SIGNALS):
@@ -110,14 +110,14 @@ def signals() -> Iterator[Signals]:
 
 @pytest.fixture
 def two(server: ServerProcess) -> Iterator[tuple[shmrpc.sync.Client, shmrpc.sync.Client]]:
-    """A client that waits, and one that ends its waits."""
+    """Connect a client that waits, and another one that ends its waits."""
     with shmrpc.sync.connect(NAME) as client, shmrpc.sync.connect(NAME) as other:
         yield client, other
 
 
 Two = tuple[shmrpc.sync.Client, shmrpc.sync.Client]
 
-#: Waits in the main thread until ``open_gate`` is called; what each gives.
+#: Waits in the main thread until ``open_gate`` is called, each of which returns the gate.
 WAITS: dict[str, Callable[[shmrpc.sync.Client], Any]] = {
     "call": lambda client: client.wait_for("gate"),
     "call-with-deadline": lambda client: client.with_options(timeout=HANGS).wait_for("gate"),
@@ -129,22 +129,20 @@ WAITS: dict[str, Callable[[shmrpc.sync.Client], Any]] = {
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("leading", [True, False])
 def test_handlers_run_while_a_call_waits_and_it_goes_on(two: Two, signals: Signals, wait: str, leading: bool) -> None:
-    """Also where another thread receives for this one."""
+    """The call waits in both roles: as the thread that receives, and behind another thread that receives."""
     client, other = two
     with contextlib.ExitStack() as stack:
         if not leading:
             stack.enter_context(another_leads(client, other))
         with signals.coming(lambda: other.open_gate("gate")):
             assert WAITS[wait](client) == "gate"
-        assert len(signals.handled) == SIGNALS, "all were handled before the wait could end"
+        assert len(signals.handled) == SIGNALS, "not all signals were handled before the end of the wait"
         assert client.add(1, 2) == 3
 
 
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("leading", [True, False])
-def test_what_a_handler_raises_ends_the_wait_and_nothing_else(
-    two: Two, signals: Signals, wait: str, leading: bool
-) -> None:
+def test_an_exception_of_a_handler_ends_the_wait_alone(two: Two, signals: Signals, wait: str, leading: bool) -> None:
     client, other = two
     with contextlib.ExitStack() as stack:
         if not leading:
@@ -159,26 +157,26 @@ def test_what_a_handler_raises_ends_the_wait_and_nothing_else(
 
 @contextlib.contextmanager
 def another_leads(client: shmrpc.sync.Client, other: shmrpc.sync.Client) -> Iterator[None]:
-    """Another thread waits for a call of its own: it receives for all of them."""
+    """Let another thread wait for a call of its own, so that it receives for all threads."""
     results: list[object] = []
     thread = threading.Thread(target=lambda: results.append(client.wait_for("of the leader")), daemon=True)
     thread.start()
     session = client._reconnector.session
     assert session is not None
-    while session.drive():  # We receive: the thread is not there yet.
+    while session.drive():  # This thread receives: the other one has not begun.
         time.sleep(0.001)
     yield
     other.open_gate("of the leader")
     thread.join(HANGS)
-    assert results == ["of the leader"], "its call was not touched"
+    assert results == ["of the leader"], "the call of the other thread has failed"
 
 
-#: An exception may come when a socket has been made and nobody has it yet: then it is the interpreter that closes it.
+#: An exception between the creation of a socket and its first reference leaves the closing to the interpreter.
 INTERRUPTED_AS_IT_DIALS = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
 
 
 @INTERRUPTED_AS_IT_DIALS
-def test_handlers_run_while_there_is_no_server_yet(signals: Signals) -> None:
+def test_handlers_run_while_a_client_waits_for_a_first_server(signals: Signals) -> None:
     with contextlib.ExitStack() as servers:
         with signals.coming(lambda: servers.enter_context(ServerProcess(TARGET))):
             with shmrpc.sync.connect(NAME, timeout=HANGS) as client:
@@ -202,7 +200,7 @@ def test_handlers_run_while_the_handshake_waits_for_a_server_that_is_stopped(
                 assert client.add(1, 2) == 3
 
 
-def test_handlers_run_while_there_is_no_room(two: Two, server: ServerProcess, signals: Signals) -> None:
+def test_handlers_run_while_a_call_waits_for_room(two: Two, server: ServerProcess, signals: Signals) -> None:
     client, _ = two
     with stopped(server.pid):
         with pytest.raises(Interrupted), signals.coming(raising=True):
@@ -228,7 +226,7 @@ def test_handlers_run_while_a_client_waits_for_the_next_server(signals: Signals)
             assert client.add(1, 2) == 3
 
 
-def test_a_client_closes_under_a_rain_of_signals(server: ServerProcess, signals: Signals) -> None:
+def test_a_client_closes_during_many_signals(server: ServerProcess, signals: Signals) -> None:
     done = threading.Event()
     with signals.coming(done.set):
         while not done.is_set():
@@ -237,7 +235,7 @@ def test_a_client_closes_under_a_rain_of_signals(server: ServerProcess, signals:
 
 
 async def test_handlers_run_while_a_loop_waits(client: shmrpc.Client, signals: Signals) -> None:
-    """Both kinds of loops wait in the system: calls on them are interrupted and go on."""
+    """Both kinds of loops wait in system calls, which are interrupted and go on."""
     opened = threading.Event()
     with signals.coming(opened.set):
         while not opened.is_set():
@@ -245,8 +243,8 @@ async def test_handlers_run_while_a_loop_waits(client: shmrpc.Client, signals: S
     assert len(signals.handled) == SIGNALS
 
 
-def test_a_server_goes_on_under_a_rain_of_signals(two: Two, server: ServerProcess) -> None:
-    """SIGHUP and SIGWINCH end nothing, whatever the server is doing."""
+def test_a_server_goes_on_during_many_signals(two: Two, server: ServerProcess) -> None:
+    """SIGHUP and SIGWINCH end nothing at any moment of the server."""
     client, other = two
     waiting: list[object] = []
     thread = threading.Thread(target=lambda: waiting.append(client.wait_for("gate")), daemon=True)

@@ -1,4 +1,4 @@
-"""A peer that lives but does not move: calls end at their deadline and say why, memory is bounded, SIGCONT heals it."""
+"""A stopped peer: calls end at their deadline and name it, memory is bounded, and SIGCONT heals it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.reliability.watched_service import as_new, held_by
 
 TARGET = "tests.reliability.watched_service:service"
 
-#: Seconds after which a call is taken for one that hangs.
+#: Seconds after which a call counts as hung.
 HANGS = 30.0
-#: Seconds of the deadlines here. Nothing is asserted about how long they take.
+#: Seconds of the deadlines. No test asserts how long they take.
 SOON = 0.2
-#: More than the ring has room for.
+#: More calls than the ring has room for.
 MANY = 40
 BALLAST = bytes(8_000)
 
@@ -47,7 +47,7 @@ def in_time() -> Iterator[None]:
 
 
 def unread(server: ServerProcess, endpoint: str = "mark") -> str:
-    """What the caller reads of a call that is in the ring, where nobody takes it."""
+    """Return a pattern for the error of a call that the server has not read from the ring."""
     pid = server.pid
     return (
         rf"{endpoint}\(\) was not answered by its deadline: it waited [0-9.e-]+ s; the server of 'tested.watched' "
@@ -56,7 +56,7 @@ def unread(server: ServerProcess, endpoint: str = "mark") -> str:
 
 
 def unsent(server: ServerProcess, endpoint: str = "mark") -> str:
-    """What the caller reads of one for which the ring has no room."""
+    """Return a pattern for the error of a call that did not fit into the ring."""
     pid = server.pid
     return (
         rf"{endpoint}\(\) was not sent by its deadline, and is not executed: it waited [0-9.e-]+ s for room, beside "
@@ -66,7 +66,7 @@ def unsent(server: ServerProcess, endpoint: str = "mark") -> str:
 
 
 def kept_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
-    """Frames that wait for room, and their bytes."""
+    """Return the number of frames that wait for room, and their bytes."""
     session = client._reconnector.session
     assert session is not None
     _, _, count, size = session._read_progress._untaken()
@@ -74,11 +74,11 @@ def kept_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
 
 
 async def until_idle(client: shmrpc.Client) -> None:
-    """Waits until the server has taken all that was sent."""
+    """Wait until the server has read all frames."""
     await asyncio.wait_for(client.add(1, 2), HANGS)
 
 
-async def test_calls_end_at_their_deadline_and_say_who_does_not_read(
+async def test_calls_to_a_stopped_server_end_at_their_deadline_and_name_it(
     client: shmrpc.Client, server: ServerProcess
 ) -> None:
     timed = client.with_options(timeout=SOON)
@@ -94,12 +94,12 @@ async def test_calls_end_at_their_deadline_and_say_who_does_not_read(
         with pytest.raises(shmrpc.DeadlineExceeded, match=unread(server, "batch")):
             async with timed.batch() as batch:
                 batch.add(1, 2)
-    assert await asyncio.wait_for(client.marks(), HANGS) == [], "a call whose time was over was begun"
+    assert await asyncio.wait_for(client.marks(), HANGS) == [], "a call past its deadline was executed"
     assert await client.add(1, 2) == 3
     figures.note("a stopped server, calls in a loop", beyond_the_deadline=figures.times(late))
 
 
-async def test_a_full_ring_names_the_peer_and_what_was_not_sent_never_runs(
+async def test_a_full_ring_names_the_peer_and_unsent_calls_are_never_executed(
     client: shmrpc.Client, server: ServerProcess
 ) -> None:
     timed = client.with_options(timeout=SOON)
@@ -112,7 +112,7 @@ async def test_a_full_ring_names_the_peer_and_what_was_not_sent_never_runs(
         assert 0 < len(waited) < MANY
         assert all(re.match(unread(server), text) for text in texts if text not in waited)
         sent = MANY - len(waited)
-        assert kept_of(client)[0] <= sent, "what was not sent is not kept; one CANCEL for each of the others may be"
+        assert kept_of(client)[0] <= sent, "unsent calls are buffered"
     assert await client.add(1, 2) == 3
     assert await client.marks() == []
     assert kept_of(client) == (0, 0)
@@ -131,13 +131,15 @@ async def test_without_a_deadline_calls_go_through_when_the_peer_goes_on(
         assert kept_of(client)[0] < MANY
     assert await asyncio.wait_for(asyncio.gather(*calls[::2]), HANGS) == list(range(0, MANY, 2))
     marks = await client.marks()
-    assert [n for n in marks if n % 2 == 0] == list(range(0, MANY, 2)), "in order, each once"
-    assert len(marks) < MANY, "of those that were cancelled the ones without room never ran"
+    assert [n for n in marks if n % 2 == 0] == list(range(0, MANY, 2)), "calls were lost, repeated or reordered"
+    assert len(marks) < MANY, "cancelled calls that did not fit were executed"
 
 
 @pytest.mark.slow
-async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, server: ServerProcess) -> None:
-    """A client under deadlines before a server that stays stopped: its memory depends on the calls at a time alone."""
+async def test_a_client_that_tries_again_and_again_buffers_nothing(
+    client: shmrpc.Client, server: ServerProcess
+) -> None:
+    """The memory of a client under deadlines depends only on its concurrent calls while the server is stopped."""
     timed = client.with_options(timeout=SOON / 4)
     array = np.arange(100_000, dtype=np.uint8)
     resident: list[int] = []
@@ -150,11 +152,11 @@ async def test_who_tries_again_and_again_keeps_nothing(client: shmrpc.Client, se
             errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANGS)
             assert {type(error) for error in errors} == {shmrpc.DeadlineExceeded}
             count, size = kept_of(client)
-            assert count <= 16 and size <= 1000, "CANCELs of those in the ring at most"
+            assert count <= 16 and size <= 1000, "more than the CANCELs of sent calls is buffered"
             resident.append(held_by("self")["kilobytes"])
     await until_idle(client)
     channel: _core.Channel = session.connection.channel  # type: ignore[attr-defined]
-    assert await eventually_in_loop(lambda: channel.memory()[1] == 0, HANGS), "arrays not sent are given back"
+    assert await eventually_in_loop(lambda: channel.memory()[1] == 0, HANGS), "loans of unsent arrays are not returned"
     assert await client.add(1, 2) == 3
     rounds = f"{len(resident)} rounds of 120 calls"
     figures.note("a stopped server, tried again and again", rounds=rounds, kilobytes=f"{resident[1]} to {resident[-1]}")
@@ -172,13 +174,13 @@ async def test_a_one_way_call_ends_at_its_deadline_too(client: shmrpc.Client, se
         assert kept_of(client) == (0, 0)
         waiting = asyncio.create_task(client.notify("mark", -1, BALLAST))
         await asyncio.wait([waiting], timeout=SOON)
-        assert not waiting.done(), "without a deadline it waits for room"
+        assert not waiting.done(), "a call without a deadline has not waited for room"
     await asyncio.wait_for(waiting, HANGS)
     assert [n for n in await client.marks() if n == -1] == [-1]
 
 
 async def test_streams_wait_while_the_peer_is_stopped(client: shmrpc.Client, server: ServerProcess) -> None:
-    """A source is not asked for more than the credit that the server has given; a reader reads what is there."""
+    """A source is not read beyond the credit of the server; a reader reads the items that have arrived."""
     taken = 0
     end = asyncio.Event()
 
@@ -201,7 +203,7 @@ async def test_streams_wait_while_the_peer_is_stopped(client: shmrpc.Client, ser
     assert await asyncio.wait_for(adding, HANGS) == 1000 * taken
 
 
-async def test_other_connections_do_not_notice(client: shmrpc.Client, server: ServerProcess) -> None:
+async def test_other_connections_go_on_beside_a_stopped_server(client: shmrpc.Client, server: ServerProcess) -> None:
     with ServerProcess() as other:
         async with shmrpc.connect(other.name) as near:
             with stopped(server.pid):
@@ -212,7 +214,7 @@ async def test_other_connections_do_not_notice(client: shmrpc.Client, server: Se
             assert await asyncio.wait_for(asyncio.gather(*waiting), HANGS) == list(range(MANY))
 
 
-async def test_a_server_whose_loop_is_held_is_not_called_stopped(
+async def test_a_server_with_a_blocked_loop_is_not_reported_as_stopped(
     client: shmrpc.Client, server: ServerProcess, tmp_path: Path
 ) -> None:
     began, until = tmp_path / "began", tmp_path / "until"
@@ -226,7 +228,7 @@ async def test_a_server_whose_loop_is_held_is_not_called_stopped(
     assert await client.add(1, 2) == 3
 
 
-def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
+def test_the_error_distinguishes_a_slow_reader_from_a_blocked_one() -> None:
     untaken = (0, 100, 0, 0)
     progress = ReadProgress("tested", 1, lambda: untaken)
     since = progress.sample()
@@ -241,7 +243,7 @@ def test_the_words_tell_a_slow_reader_from_one_that_does_not_read() -> None:
     assert "beside 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text
     assert str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
     progress.sample()
-    untaken = (150, 0, 0, 0)  # All that was there is read: what comes now is a new matter.
+    untaken = (150, 0, 0, 0)  # All earlier frames are read: a new period begins.
     progress.sample()
     assert str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
 
@@ -253,7 +255,7 @@ def threads_client(server: ServerProcess) -> Iterator[shmrpc.sync.Client]:
 
 
 def outcomes_in_threads(call: Callable[[int], object], count: int) -> list[object]:
-    """What each of so many threads gets."""
+    """Call in that many threads; return their results or exceptions."""
     outcomes: list[object] = [None] * count
 
     def run(i: int) -> None:
@@ -290,7 +292,7 @@ def test_calls_of_threads_end_at_their_deadline_too(threads_client: shmrpc.sync.
     assert threads_client.marks() == []
 
 
-def test_threads_without_a_deadline_go_on_when_the_peer_does(
+def test_calls_of_threads_without_a_deadline_go_on_when_the_peer_does(
     threads_client: shmrpc.sync.Client, server: ServerProcess
 ) -> None:
     with stopped(server.pid):
@@ -307,7 +309,7 @@ def test_threads_without_a_deadline_go_on_when_the_peer_does(
     assert sorted(threads_client.marks()) == list(range(MANY))
 
 
-def test_threads_that_try_again_and_again_keep_nothing(
+def test_threads_that_try_again_and_again_buffer_nothing(
     threads_client: shmrpc.sync.Client, server: ServerProcess
 ) -> None:
     timed = threads_client.with_options(timeout=0.01)
@@ -340,10 +342,8 @@ CLIENT = """
 
 
 @pytest.mark.slow
-async def test_a_stopped_client_holds_its_own_calls_and_nobody_else(
-    client: shmrpc.Client, server: ServerProcess
-) -> None:
-    """Its stream waits for credit, its answers wait for room, and the server serves on in bounded memory."""
+async def test_a_stopped_client_delays_only_its_own_calls(client: shmrpc.Client, server: ServerProcess) -> None:
+    """The client's stream waits for credit, its answers wait for room, and the server goes on in bounded memory."""
     with Script(CLIENT) as other:
         assert await eventually_in_loop(lambda: is_stopped(other.process.pid), HANGS)
         for _ in range(3):
@@ -351,7 +351,7 @@ async def test_a_stopped_client_holds_its_own_calls_and_nobody_else(
             for i in range(scaled(300, 3000)):
                 assert await asyncio.wait_for(client.add(i, 1), HANGS) == i + 1
             await asyncio.sleep(SOON)
-        assert await client.produced() == before, "without credit nothing is produced"
+        assert await client.produced() == before, "the server has produced items without credit"
         grown = (await client.holds())["kilobytes"] - resident
         os.kill(other.process.pid, signal.SIGCONT)
         assert await asyncio.to_thread(other.line) == "1500000"

@@ -1,4 +1,4 @@
-"""A member of a name stands still at a native point: others end at their deadlines, and all goes on after SIGCONT."""
+"""A member is stopped at a native point: others end at their deadlines, and all go on after SIGCONT."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def core() -> None:
     crash_points.require_core()
 
 
-def test_a_member_that_is_stopped_at_a_point_is_named_by_those_who_wait_for_it(runtime: Path) -> None:
-    # Nobody sleeps in these roles, so nobody is woken.
+def test_a_member_stopped_at_a_point_is_named_by_those_who_wait_for_it(runtime: Path) -> None:
+    # These roles have no sleepers, so no slot is woken.
     points = sorted(crash_points.POINTS_OF_NAMES - {"SlotWoken"})
     with bounded(), MemberProcess(points=True) as parent:
         parent.do("from tests.reliability.stopped import stopped_members")
-        passed, told = parent.do(f"result = stopped_members.stop_at_each({points!r}, {str(runtime.parent)!r})")
+        passed, errors = parent.do(f"result = stopped_members.stop_at_each({points!r}, {str(runtime.parent)!r})")
     assert passed == points
-    for point, before, pid, text in told:
+    for point, before, pid, text in errors:
         assert f"process {pid}" in text, f"stopped at {point}, before: {before}: {text}"
-    held = [text for *_, text in told if "and is stopped; to continue it: kill -CONT" in text]
-    at_the_door = [text for *_, text in told if "which has not finished within 5 s; is it stopped?" in text]
+    held = [text for *_, text in errors if "and is stopped; to continue it: kill -CONT" in text]
+    at_entry = [text for *_, text in errors if "which has not finished within 5 s; is it stopped?" in text]
     assert held
-    assert at_the_door
-    figures.note("members stopped at points", points=len(passed), held=len(held), at_the_door=len(at_the_door))
+    assert at_entry
+    figures.note("members stopped at points", points=len(passed), held=len(held), at_entry=len(at_entry))
 
 
 @pytest.mark.parametrize("wait", ["gate.acquire(1)", "import asyncio; asyncio.run(in_loop.acquire(1))"])
-def test_who_was_not_told_of_a_permit_finds_it_by_its_deadline(wait: str) -> None:
-    """Whoever has given it back is stopped before it wakes anybody."""
+def test_a_waiter_that_was_not_woken_finds_a_free_permit_by_its_deadline(wait: str) -> None:
+    """The member that released the permit is stopped before it wakes a waiter."""
     with MemberProcess(points=True) as victim, MemberProcess() as waiting:
         victim.do('gate = sync.Semaphore("gpu"); gate.acquire()')
         waiting.do('gate, in_loop = sync.Semaphore("gpu"), shmrpc.Semaphore("gpu")')
@@ -60,8 +60,8 @@ def test_who_was_not_told_of_a_permit_finds_it_by_its_deadline(wait: str) -> Non
 
 
 @pytest.mark.parametrize("point", ["SeatTaken", "SeatJoining"])
-def test_one_that_is_about_to_subscribe_is_no_subscriber_yet(point: str) -> None:
-    """What is published while it stands still is not for it, so who waits for subscribers waits on."""
+def test_a_member_stopped_before_it_subscribes_is_no_subscriber(point: str) -> None:
+    """Messages published meanwhile are not for this member, so a wait for subscribers goes on."""
     with bounded(), MemberProcess(points=True) as joining, shmrpc.sync.topic("ticks") as topic:
         joining.do(f"crash_points.stop_at_point({point!r}, 1)")
         joining.begin('s = sync.subscribe("ticks"); s.__enter__(); result = s.get(timeout=20).value; s.close()')

@@ -1,4 +1,4 @@
-"""A server that is stopped while a client connects: connecting ends at its timeout and says whose fault it is."""
+"""A server that is stopped while a client connects: connecting ends at its timeout and names the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(shared_server: ServerProcess) -> ServerProcess:
 
 @pytest.fixture(autouse=True)
 def in_time() -> Iterator[None]:
-    """Nothing here waits for its bound of 30 s, which stands for the handshake's own patience."""
+    """Bound each test: none waits for its 30 s, which stand for the time limit of a handshake."""
     with bounded():
         yield
 
@@ -73,7 +73,7 @@ async def test_connecting_ends_at_its_timeout(
         assert await client.add(1, 2) == 3
 
 
-#: A server that stops itself when it first comes to a method of its peers.
+#: A server that stops itself at the first call of a method of its peers.
 STOPS_AT = """
     import os, signal, asyncio, shmrpc
     from shmrpc.transport.shm import server
@@ -94,8 +94,8 @@ STOPS_AT = """
 
 @pytest.mark.slow
 @BOTH
-async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, connect: Connect) -> None:
-    """It has accepted the client, and is stopped before it has made a segment."""
+async def test_a_server_stopped_within_the_handshake_is_named(runtime: Path, connect: Connect) -> None:
+    """The server has accepted the client, and is stopped before it creates a segment."""
     with Script(STOPS_AT.format("begin")) as script:
         assert script.line() == "serving"
         with pytest.raises(shmrpc.ServiceUnavailable, match=silent(script.process.pid, timeout=2)):
@@ -103,8 +103,8 @@ async def test_a_server_that_is_stopped_within_the_handshake(runtime: Path, conn
         script.kill()
 
 
-async def test_a_server_that_is_stopped_once_it_has_welcomed_its_client(runtime: Path) -> None:
-    """For the client the connection stands. Its calls have deadlines, and the server's death is heard of as ever."""
+async def test_calls_to_a_server_stopped_after_its_welcome_end_at_their_deadline(runtime: Path) -> None:
+    """The client is connected. Its calls have deadlines, and it learns of the server's death as usual."""
     with Script(STOPS_AT.format("_on_confirm")) as script:
         assert script.line() == "serving"
         async with shmrpc.connect(NAME, call_timeout=SOON) as client:
@@ -116,8 +116,10 @@ async def test_a_server_that_is_stopped_once_it_has_welcomed_its_client(runtime:
 
 
 @BOTH
-async def test_a_server_whose_line_is_full(runtime: Path, connect: Connect) -> None:
-    """As many clients wait for it as the kernel lets wait."""
+async def test_connecting_to_a_server_with_a_full_backlog_fails_with_the_reason(
+    runtime: Path, connect: Connect
+) -> None:
+    """The kernel has as many waiting clients for the server as it allows."""
     os.mkdir(runtime, 0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(runtime / f"{NAME}.sock"))
@@ -130,23 +132,25 @@ async def test_a_server_whose_line_is_full(runtime: Path, connect: Connect) -> N
 
 @pytest.mark.slow
 async def test_a_client_that_reconnects_ends_at_the_deadline_of_its_call(runtime: Path) -> None:
-    """The next server is there, and is stopped."""
+    """The next server is running, but is stopped."""
     with ServerProcess(TARGET) as first, shmrpc.sync.connect(NAME, reconnect=True, call_timeout=SOON) as near:
         async with shmrpc.connect(NAME, reconnect=True, call_timeout=SOON) as far:
             assert near.with_options(timeout=30).add(1, 2) == await far.with_options(timeout=30).add(1, 2) == 3
             first.kill()
             with contextlib.suppress(shmrpc.ConnectionLost, shmrpc.ServiceUnavailable):
-                near.add(1, 2)  # Now it knows.
+                near.add(1, 2)  # The client notices the death here.
             assert await eventually_in_loop(lambda: far._reconnector.current_session() is None)
             with ServerProcess(TARGET) as second:
-                # The loop's client connects in the background: it is to meet a server that is stopped.
+                # The loop's client connects in the background, to a server that is stopped.
                 with stopped(second.pid):
                     said = rf"process {second.pid}\) does not answer: .*kill -CONT {second.pid}"
                     with pytest.raises(shmrpc.ServiceUnavailable, match=said):
                         near.add(1, 2)
                     there = rf"process {second.pid} is there, and its 'welcome' is waited for"
                     with pytest.raises(shmrpc.ServiceUnavailable, match=there):
-                        for _ in range(1000):  # It looks for a server now and then, and has met this one once.
+                        for _ in range(
+                            1000
+                        ):  # The client looks for a server now and then, and has tried this one once.
                             with contextlib.suppress(shmrpc.ServiceUnavailable):
                                 await far.add(1, 2)
                             if far._reconnector._last_failure:
@@ -188,7 +192,7 @@ def test_ls_names_the_server_that_does_not_answer(server: ServerProcess, monkeyp
     assert [report.pid for report in collect_reports()] == [server.pid]
 
 
-#: What has no timeout of its own ends at once.
+#: Operations without a timeout of their own end at once.
 async def test_closing_does_not_wait(server: ServerProcess) -> None:
     near, far = shmrpc.sync.connect(NAME), shmrpc.connect(NAME)
     near.__enter__()
@@ -203,7 +207,7 @@ async def test_closing_does_not_wait(server: ServerProcess) -> None:
 
 
 async def calls_of(client: Any) -> list[Callable[[], Any]]:
-    """Each way to ask something of a server."""
+    """Return the functions that make each kind of request."""
 
     async def batch() -> None:
         async with client.batch() as batch:
@@ -230,7 +234,7 @@ async def test_each_way_to_call_ends_at_its_deadline(server: ServerProcess) -> N
             for call in await calls_of(client):
                 with pytest.raises(shmrpc.DeadlineExceeded, match=said):
                     await call()
-            await client.wait_for_ready(SOON)  # It is connected.
+            await client.wait_for_ready(SOON)  # The client is connected.
 
 
 def test_each_way_to_call_of_threads_ends_at_its_deadline(server: ServerProcess) -> None:
@@ -256,8 +260,8 @@ def test_each_way_to_call_of_threads_ends_at_its_deadline(server: ServerProcess)
 
 
 @pytest.mark.slow
-def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
-    """It costs nobody the patience of a handshake, and gets clients again once it goes on."""
+def test_a_stopped_worker_of_three_is_skipped(runtime: Path) -> None:
+    """The worker delays no client by a handshake's time limit, and gets clients again once it goes on."""
     with ServerProcess(TARGET, "--workers", "3") as server:
         workers = [int(pid) for pid in re.findall(r"\d+", server.greeting.partition("workers ")[2].partition(")")[0])]
         assert len(workers) == 3
@@ -269,7 +273,7 @@ def test_one_stopped_worker_of_three_is_passed_over(runtime: Path) -> None:
                 )
                 assert [client.add(1, 2) for client in clients] == [3] * 30
             served: set[int] = set()
-            while workers[0] not in served:  # The one with the fewest clients is asked first.
+            while workers[0] not in served:  # The supervisor asks the worker with the fewest clients first.
                 client = stack.enter_context(shmrpc.sync.connect(NAME))
                 assert client._reconnector.session is not None
                 served.add(client._reconnector.session.pid)
@@ -290,7 +294,7 @@ async def test_workers_that_are_all_stopped_are_named(runtime: Path, connect: Co
 
 @pytest.mark.slow
 @BOTH
-async def test_a_supervisor_that_is_stopped(runtime: Path, connect: Connect) -> None:
+async def test_a_stopped_supervisor_is_named(runtime: Path, connect: Connect) -> None:
     with ServerProcess(TARGET, "--workers", "1") as server:
         with stopped(server.pid):
             with pytest.raises(shmrpc.ServiceUnavailable, match=silent(server.pid)):

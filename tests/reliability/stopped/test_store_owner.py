@@ -1,4 +1,4 @@
-"""A store that one process owns: all others read it, and cannot change it, whatever they try; and its owner dies."""
+"""A store with an owner: other members read it and cannot change it by any means; and deaths of the owner."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.helpers.time_bound import bounded
 from tests.reliability import figures, store_roles
 from tests.reliability.store_roles import LARGE, ROLES, Plain
 
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"storeowner{os.getpid()}"
 OWN = f"s = sync.store({OURS!r}, single_writer=True)"
 PLAYER = "from tests.reliability.store_roles import Player; s['ada'] = Player('Ada')"
 FILL = f"import numpy as np; {OWN}; s['list'] = [1, 2]; s['frame'] = np.arange(1000); s['raw'] = bytearray(b'abc')"
-#: Points at which an owner dies, and whether what was under way is committed then.
+#: Points at which an owner dies, and True if its change is committed by then.
 POINTS: Final = {
     "LockAcquired": False,
     "OnlyWordStored": True,
@@ -49,9 +49,9 @@ POINTS: Final = {
     "HeapGrown": False,
     "OwnerChangeCommitted": True,
 }
-DEATHS = scaled(4, 60)
+MAX_DEATHS = scaled(4, 60)
 PUNCH_HOLE, KEEP_SIZE = 2, 1
-#: Where what readers say begins, in bytes from the wait set before it.
+#: The offset of the table of readers, in bytes from the wait set before it.
 READERS: Final = 4224
 
 
@@ -63,7 +63,7 @@ def nothing_is_left(runtime: Path) -> Iterator[None]:
 
 
 def reader() -> shmrpc.sync.Store:
-    """A store that another process owns."""
+    """Attach to a store that another process owns."""
     store = shmrpc.sync.attach(OURS, timeout=30)
     assert isinstance(store, shmrpc.sync.Store)
     return store
@@ -90,13 +90,13 @@ WRITES: Final[dict[str, Callable[[shmrpc.sync.Store], object]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", WRITES)
-def test_what_a_reader_cannot_do_raises_an_error_that_names_the_owner(runtime: Path, what: str) -> None:
+def test_a_write_of_a_reader_raises_an_error_that_names_the_owner(runtime: Path, what: str) -> None:
     with MemberProcess() as owner:
         owner.do(FILL)
         with reader() as store:
             before = store.copy()
-            told = f"by its owner alone, process {owner.pid}: .*single_writer=True"
-            with pytest.raises(shmrpc.LocalProtocolError, match=told):
+            message = f"by its owner alone, process {owner.pid}: .*single_writer=True"
+            with pytest.raises(shmrpc.LocalProtocolError, match=message):
                 WRITES[what](store)
             assert str(store.copy()) == str(before)
             assert not store.is_writable
@@ -105,7 +105,7 @@ def test_what_a_reader_cannot_do_raises_an_error_that_names_the_owner(runtime: P
 
 
 def _mapped() -> tuple[int, int]:
-    """Where this process has the contents mapped: the beginning and the end."""
+    """Return the addresses of this process's mapping of the contents: the beginning and the end."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "/memfd:shmrpc-store" in line:
             addresses, access = line.split()[:2]
@@ -116,17 +116,17 @@ def _mapped() -> tuple[int, int]:
 
 
 def _descriptors() -> list[int]:
-    """Where this process has contents of a store open: its watcher opens them once more for a moment."""
+    """Return this process's descriptors of the contents of a store; its watcher briefly opens another one."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # As that of the folder itself.
+        with contextlib.suppress(FileNotFoundError):  # The descriptor of the folder itself is closed.
             if os.readlink(entry).startswith("/memfd:shmrpc-store"):
                 found.append(int(entry.name))
     return found
 
 
 def _descriptor() -> int:
-    gc.collect()  # What an earlier test has left to errors' tracebacks.
+    gc.collect()  # Tracebacks of earlier tests may refer to a store.
     assert eventually(lambda: len(_descriptors()) == 1)
     return _descriptors()[0]
 
@@ -166,11 +166,11 @@ def test_a_reader_cannot_write_the_memory_natively(runtime: Path) -> None:
                 os.close(again)
             assert store["list"].copy() == [1, 2]
             owner.do("s['list'].append(3)")
-            assert store["list"].copy() == [1, 2, 3], "it is the memory that was tried"
+            assert store["list"].copy() == [1, 2, 3], "the memory is not that of the store"
         owner.do("s.close()")
 
 
-def test_a_reader_sees_what_the_owner_does(runtime: Path) -> None:
+def test_a_reader_sees_the_changes_of_the_owner(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(f"{FILL}; {PLAYER}; s['set'] = {{1, 'two'}}")
         with reader() as store:
@@ -187,7 +187,7 @@ def test_a_reader_sees_what_the_owner_does(runtime: Path) -> None:
             assert raw.readonly
             assert bytes(raw) == b"abc"
             owner.do("s['frame'][:] += 1; s['raw'][0] = 120; s['ada'].health += 1; s['list'][0] = 7")
-            assert frame[0] == 1, "an array is a view of the memory"
+            assert frame[0] == 1, "the array is no view of the memory"
             assert bytes(raw) == b"xbc"
             assert store["ada"].copy() == store_roles.Player("Ada", 101)
             assert members.copy() == [7, 2]
@@ -198,7 +198,7 @@ def test_a_reader_sees_what_the_owner_does(runtime: Path) -> None:
         owner.do("s.close()")
 
 
-def test_a_reader_is_woken_by_what_it_watches_alone(runtime: Path) -> None:
+def test_a_reader_is_woken_only_by_changes_of_the_watched_container(runtime: Path) -> None:
     async def main() -> None:
         store = await shmrpc.attach(OURS, timeout=30)
         assert isinstance(store, shmrpc.Store)
@@ -247,7 +247,7 @@ def test_no_change_is_missed_beside_an_owner_at_full_speed(runtime: Path) -> Non
                 assert sum(found) == 0, "half of a transaction"
                 assert found[0] >= last
                 last, looks = found[0], looks + 1
-                assert bytes(store["raw"]) == b"abcd" * 1000, "what a view shows stays while it is there"
+                assert bytes(store["raw"]) == b"abcd" * 1000, "the contents of a view have changed"
                 if last >= scaled(3_000, 100_000):
                     break
             assert looks > 1
@@ -258,7 +258,7 @@ def test_no_change_is_missed_beside_an_owner_at_full_speed(runtime: Path) -> Non
         owner.do("s.close()")
 
 
-def test_what_a_reader_looks_at_is_freed_once_it_does_not_any_more(runtime: Path) -> None:
+def test_a_removed_value_is_freed_when_the_last_view_of_a_reader_is_dropped(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(f"import numpy as np; {OWN}; s['frame'] = np.full({LARGE}, 1, 'u1')")
         with reader() as store:
@@ -277,7 +277,7 @@ def test_what_a_reader_looks_at_is_freed_once_it_does_not_any_more(runtime: Path
         owner.do("s.close()")
 
 
-def test_room_that_readers_have_given_back_is_found_when_it_is_short(runtime: Path) -> None:
+def test_room_that_readers_have_released_is_found_when_memory_is_short(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(f"s = sync.store({OURS!r}, '4MiB', single_writer=True); s['b'] = bytearray({2 * LARGE})")
         with reader() as store:
@@ -292,7 +292,7 @@ def test_room_that_readers_have_given_back_is_found_when_it_is_short(runtime: Pa
         owner.do("s.close()")
 
 
-def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: Path) -> None:
+def test_readers_go_on_when_the_owner_dies_and_a_reader_becomes_the_owner(runtime: Path) -> None:
     with MemberProcess() as owner, MemberProcess() as other:
         owner.do(FILL)
         other.do(f"r = sync.attach({OURS!r}); l = r['list']; frame = r['frame']")
@@ -319,16 +319,16 @@ def test_readers_go_on_when_the_owner_dies_and_one_of_them_becomes_it(runtime: P
                 with pytest.raises(RuntimeError, match=f"owner alone, process {os.getpid()}"):
                     other.do("r['n'] = 1")
             del frame
-        assert other.do("result = l.copy()") == [1, 2, 3], "the owner has left"
+        assert other.do("result = l.copy()") == [1, 2, 3], "a change of the owner that left is lost"
         with MemberProcess() as newcomer:
             newcomer.do(f"{OWN}; s['list'].append(4); s.close()")
-        assert other.do("result = l.copy()") == [1, 2, 3, 4], "one who has never read it has become the owner"
+        assert other.do("result = l.copy()") == [1, 2, 3, 4], "a change of the new owner is lost"
         other.do("del frame; r.close()")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["s.close()", None])
-def test_what_each_owner_commits_is_kept_though_no_reader_looks(runtime: Path, end: str | None) -> None:
+def test_commits_of_each_owner_are_kept_though_no_reader_reads_them(runtime: Path, end: str | None) -> None:
     with MemberProcess() as other:
         with MemberProcess() as owner:
             owner.do(FILL)
@@ -340,7 +340,7 @@ def test_what_each_owner_commits_is_kept_though_no_reader_looks(runtime: Path, e
         other.do("del frame; r.close()")
 
 
-def test_a_reader_that_never_looked_becomes_the_owner_with_what_the_last_one_committed(runtime: Path) -> None:
+def test_a_reader_that_has_not_read_becomes_the_owner_with_the_last_commit(runtime: Path) -> None:
     with MemberProcess() as first, MemberProcess() as other:
         first.do(FILL)
         other.do(f"r = sync.attach({OURS!r})")
@@ -353,7 +353,7 @@ def test_a_reader_that_never_looked_becomes_the_owner_with_what_the_last_one_com
 
 
 @pytest.mark.crashpoints
-def test_a_stopped_reader_holds_no_new_owner_up_and_finds_what_others_have(runtime: Path) -> None:
+def test_a_stopped_reader_delays_no_new_owner_and_finds_the_others_contents(runtime: Path) -> None:
     crash_points.require_core()
     with MemberProcess() as owner, MemberProcess() as slow, MemberProcess() as other:
         owner.do(FILL)
@@ -363,17 +363,17 @@ def test_a_stopped_reader_holds_no_new_owner_up_and_finds_what_others_have(runti
             owner.kill()
             with MemberProcess() as newcomer:
                 newcomer.do(f"{OWN}; s['list'].append(3)")
-            # The next one says that it has contents, and takes them along.
+            # The next owner announces that it has contents, and takes them over.
             with MemberProcess(points=True) as short:
                 short.begin(f"crash_points.die_at_point('ContentsFound', 1, -1); {OWN}")
                 assert short.wait() == -signal.SIGKILL
-            assert other.do("result = l.copy()") == [1, 2, 3], "not what the stopped one has, which is older"
+            assert other.do("result = l.copy()") == [1, 2, 3], "the reader has the older contents of the stopped one"
         assert slow.do("result = l.copy()") == [1, 2, 3]
         for each in (slow, other):
             each.do("r.close()")
 
 
-def test_those_who_wait_for_a_change_are_told_that_the_owner_has_gone_once(runtime: Path) -> None:
+def test_waiters_for_a_change_are_woken_once_when_the_owner_leaves(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(FILL)
         with reader() as store:
@@ -384,7 +384,7 @@ def test_those_who_wait_for_a_change_are_told_that_the_owner_has_gone_once(runti
                 store["list"].wait_changed(0.1)
 
 
-def test_if_all_are_killed_the_next_owner_begins_anew(runtime: Path) -> None:
+def test_if_all_members_are_killed_the_next_owner_begins_with_an_empty_store(runtime: Path) -> None:
     with MemberProcess() as owner, MemberProcess() as other:
         owner.do(FILL)
         other.do(f"r = sync.attach({OURS!r})")
@@ -395,7 +395,7 @@ def test_if_all_are_killed_the_next_owner_begins_anew(runtime: Path) -> None:
         store["n"] = 1
 
 
-def test_it_is_opened_as_what_it_is(runtime: Path) -> None:
+def test_opening_a_store_with_the_wrong_mode_is_an_error(runtime: Path) -> None:
     with pytest.raises(TypeError, match="single_writer: expected True or False, got 1"):
         shmrpc.sync.store(OURS, single_writer=1)  # type: ignore[arg-type]
     with shmrpc.sync.store(OURS, single_writer=True):
@@ -405,10 +405,10 @@ def test_it_is_opened_as_what_it_is(runtime: Path) -> None:
             shmrpc.sync.store(OURS)
 
 
-def test_a_forked_child_of_the_owner_is_told_to_open_it(runtime: Path) -> None:
+def test_a_forked_child_of_the_owner_raises_that_it_must_open_the_store(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(FILL)
-        told = owner.do("""
+        text = owner.do("""
 import os
 out, into = os.pipe()
 if not (pid := os.fork()):
@@ -422,12 +422,12 @@ if not (pid := os.fork()):
 os.waitpid(pid, 0)
 result = os.read(out, 4096).decode()
 """)
-        assert "open it again here" in told
+        assert "open it again here" in text
         assert owner.do("result = s['list'].copy()") == [1, 2]
         owner.do("s.close()")
 
 
-def test_a_reader_that_writes_over_what_all_can_write_changes_no_value(runtime: Path) -> None:
+def test_a_reader_that_overwrites_its_writable_memory_changes_no_value(runtime: Path) -> None:
     with MemberProcess() as owner:
         owner.do(FILL)
         with reader() as store:
@@ -461,7 +461,7 @@ def _expected(plain: Plain, role: str, n: int, done: int) -> list[Plain]:
     return found
 
 
-#: A reader that does nothing but wait for changes: those who commit are to tell it.
+#: A reader that only waits for changes: the owner notifies it of its commits.
 WATCH = f"""
 import threading
 r, ends = sync.attach({OURS!r}), []
@@ -480,7 +480,7 @@ thread.start()
 
 @pytest.mark.crashpoints
 @pytest.mark.parametrize("point", [*POINTS, "OwnerBegun", "ContentsMade", "ContentsFound", "ReadersWoken"])
-def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Path, tmp_path: Path, point: str) -> None:
+def test_an_owner_that_dies_at_a_point_leaves_its_commits(runtime: Path, tmp_path: Path, point: str) -> None:
     crash_points.require_core()
     deaths, serial, seconds = 0, 0, []
     with MemberProcess(points=True) as parent, MemberProcess() as first, MemberProcess() as idle:
@@ -494,7 +494,7 @@ def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Pat
         with reader() as store:
             first.kill()
             for role in [each for each in ROLES if each not in ("waits", "takes messages")]:
-                for times in range(1, DEATHS):
+                for times in range(1, MAX_DEATHS):
                     serial += 1
                     ledger = tmp_path / str(serial)
                     assert own(f"{OWN}; store_roles.begin(s); s.close()") == 0
@@ -510,8 +510,8 @@ def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Pat
                     found = store.copy()
                     seconds.append(time.monotonic() - began)
                     seen = [number for number, each in enumerate(wanted) if dict(each) == found]
-                    assert seen, "a reader finds what is whole, and all that was acknowledged"
-                    # What counts is committed, if not seen before there is another owner.
+                    assert seen, "the reader has found a partial or unacknowledged state"
+                    # Committed changes count, which a reader may see only after there is another owner.
                     assert own(f"{OWN}; s['after'] = None; del s['after']; s.close()") == 0
                     found = store.copy()
                     assert any(dict(each) == found for each in wanted[seen[0] :])
@@ -528,7 +528,7 @@ def test_an_owner_that_dies_at_a_point_leaves_what_it_had_committed(runtime: Pat
 
 @pytest.mark.crashpoints
 @pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_READERS))
-def test_a_reader_that_dies_at_a_point_holds_nothing(runtime: Path, point: str) -> None:
+def test_a_reader_that_dies_at_a_point_keeps_nothing_from_the_owner(runtime: Path, point: str) -> None:
     crash_points.require_core()
     with MemberProcess() as owner, MemberProcess(points=True) as victim:
         owner.do(FILL)
@@ -546,7 +546,7 @@ def test_a_reader_that_dies_at_a_point_holds_nothing(runtime: Path, point: str) 
 
 @pytest.mark.crashpoints
 @pytest.mark.parametrize("point", ["MendBegun", "RedoBegun", "RedoWordStored", "RedoDone"])
-def test_a_reader_that_dies_as_it_ends_a_half_commit_leaves_that_to_others(runtime: Path, point: str) -> None:
+def test_a_reader_that_dies_as_it_completes_a_partial_commit_leaves_that_to_others(runtime: Path, point: str) -> None:
     crash_points.require_core()
     with MemberProcess(points=True) as owner, MemberProcess(points=True) as victim:
         owner.do(FILL)
@@ -566,7 +566,7 @@ def test_a_reader_that_dies_as_it_ends_a_half_commit_leaves_that_to_others(runti
 
 
 @pytest.mark.crashpoints
-def test_a_reader_that_dies_as_it_follows_holds_no_owner_up(runtime: Path) -> None:
+def test_a_reader_that_dies_as_it_follows_a_new_owner_delays_no_owner(runtime: Path) -> None:
     crash_points.require_core()
     with MemberProcess() as owner, MemberProcess(points=True) as victim:
         owner.do(FILL)
@@ -575,5 +575,5 @@ def test_a_reader_that_dies_as_it_follows_holds_no_owner_up(runtime: Path) -> No
             owner.kill()
             with MemberProcess() as newcomer:
                 newcomer.do(f"{OWN}; s['list'].append(3)")
-            assert victim.wait() == -signal.SIGKILL, "it followed though it did nothing"
+            assert victim.wait() == -signal.SIGKILL, "the idle reader has not followed"
             assert store["list"].copy() == [1, 2, 3]

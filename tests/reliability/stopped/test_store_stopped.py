@@ -1,4 +1,4 @@
-"""A member of a store stands still: those who read go on, others end at their deadlines and are told who it is."""
+"""A stopped member of a store: readers go on, writers end at their deadlines with errors that name it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.reliability import store_roles
 
 pytestmark = pytest.mark.crashpoints
 
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"storestopped{os.getpid()}"
 
 
@@ -43,7 +43,7 @@ def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_
         store["n"] = 1
         member.do(f"s = sync.store({OURS!r}, busy_timeout=0.2); t = s.transaction(); t.__enter__(); s['n'] = 2")
         with stopped(member.pid):
-            assert store["n"] == 1, "nobody waits to read"
+            assert store["n"] == 1, "a reader waits"
             assert store.stats().holder == member.pid
             with pytest.raises(shmrpc.StoreBusy, match=str(member.pid)):
                 store["n"] = 3
@@ -53,7 +53,7 @@ def test_a_process_that_is_stopped_within_a_transaction_is_named_and_readers_go_
         assert store["n"] == 2
 
 
-#: What a member is about to do when it stops: what it does passes the point with the lease of the store.
+#: Points at which a member has the owner lock of the store, and the role that reaches them.
 HOLDS = {
     "LockAcquired": "adds",
     "OnlyWordStored": "adds",
@@ -66,29 +66,27 @@ HOLDS = {
     "TransactionBegun": "transfers",
     "TransactionMarked": "transfers",
     "HeapGrown": "grows",
-    "HeapFreed": "removes what is large",
-    "HeapPunched": "removes what is large",
+    "HeapFreed": "removes large values",
+    "HeapPunched": "removes large values",
 }
-#: Where it stores what is committed, so that nobody can read meanwhile.
+#: Points at which the member writes committed values, so that other members cannot read.
 STORES = ("LogWordStored", "LogEnded")
-#: The same, where it has not got the lease any more, and others go on.
+#: Points at which the member no longer has the owner lock, and others go on.
 LETS_GO = {
     "LockReleased": "adds",
     "StoreInitialized": "adds",
     "StoreChanged": "puts messages",
     "TransactionEnded": "transfers",
     "MessageTaken": "takes messages",
-    "BufferPinned": "looks at what is removed",
-    "BufferUnpinned": "looks at what is removed",
+    "BufferPinned": "reads a removed value",
+    "BufferUnpinned": "reads a removed value",
     "WatchBegun": "waits",
     "WatchEnded": "waits",
 }
 
 
 @pytest.mark.parametrize(("point", "role"), [*HOLDS.items(), *LETS_GO.items()])
-def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
-    runtime: Path, tmp_path: Path, point: str, role: str
-) -> None:
+def test_a_member_stopped_at_a_point_is_named_and_goes_on(runtime: Path, tmp_path: Path, point: str, role: str) -> None:
     plain = store_roles.Plain()
     with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=0.05) as store:
         for each in (store, plain):
@@ -114,7 +112,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
             with pytest.raises(shmrpc.StoreBusy, match=rf"process {member.pid} is in the middle of changing it"):
                 store["text"]
         else:
-            assert store["text"] == plain["text"], "nobody waits to read"
+            assert store["text"] == plain["text"], "a reader waits"
             assert store.stats().holder == (member.pid if point in HOLDS else None)
         member.signal(signal.SIGCONT)
         member.end()
@@ -124,7 +122,7 @@ def test_who_is_stopped_at_a_point_of_a_store_is_named_and_goes_on(
 
 
 def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
-    """For as long as its timeout allows: the end of a single operation wakes no waiter for a transaction."""
+    """The wait lasts as long as its timeout: the end of a single operation wakes no waiter for a transaction."""
     with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=60) as store:
         store_roles.begin(store)
         member.do("from tests.reliability import store_roles")
@@ -136,7 +134,7 @@ def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(r
             )
             assert eventually(lambda: is_stopped(member.pid), 30)
             waiting = InThread(partial(begin, store, number))
-            time.sleep(0.25)  # Longer than it is waited for anything but a wait.
+            time.sleep(0.25)  # Longer than any limit but that of the wait.
             with pytest.raises(shmrpc.WaitTimeout, match=rf"process {member.pid} "), store.transaction(0.01):
                 pass
             member.signal(signal.SIGCONT)
@@ -165,7 +163,7 @@ def _in_loop(store: shmrpc.sync.Store, number: int) -> None:
             async with same.transaction(60):
                 same["ours"] = number
             task.cancel()
-            assert turns > 2, "the loop goes on meanwhile"
+            assert turns > 2, "the loop was blocked"
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Mutated frames of every kind, thousands in a second: each is answered, or its connection ends with a word why."""
+"""Mutated frames of every kind: the peer answers each, or ends the connection with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 import shmrpc
-from tests.helpers.lying_server import Babbler, babbling, connected
+from tests.helpers.hostile_server import Babbler, babbling, connected
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
 from tests.helpers.wire_client import (
@@ -42,17 +42,17 @@ from tests.helpers.wire_client import (
 )
 from tests.helpers.wire_memory import HERE, PARCEL, RELEASE, SENDER, Entry, here, parcel, release
 from tests.reliability import figures
-from tests.reliability.hostile.liars import CHOSEN, Polite, Watched, mutated, served
+from tests.reliability.hostile.hostile_peers import CHOSEN, Polite, Watched, mutated, served
 
-#: What a failure may be.
+#: Kinds of failures.
 KINDS = {"raised", "endpoint", "arguments", "encode", "size", "deadline", "overloaded"}
 
 
 def templates(wire: WireClient) -> list[tuple[int, bytes]]:
-    """Opcodes and bodies that are right, of every kind of frame that a client sends."""
+    """Return opcodes and bodies of valid frames, of every kind that a client sends."""
     pack, n = msgpack.packb, wire.number
     later, soon = time.monotonic_ns() + 10**12, 2**62
-    header = {"deadline": later, "metadata": {"who": "liar", "raw": b"x"}}
+    header = {"deadline": later, "metadata": {"who": "hostile", "raw": b"x"}}
     failure = {
         "kind": "raised",
         "message": "m",
@@ -101,8 +101,8 @@ def templates(wire: WireClient) -> list[tuple[int, bytes]]:
     ]
 
 
-class Liar:
-    """Sends mutated frames over one connection after the other, and reads all that comes back."""
+class FrameMutator:
+    """A client that sends mutated frames over one connection after the other, and checks all answers."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -118,7 +118,7 @@ class Liar:
         self._wire = wire
         return wire
 
-    def lie(self, count: int) -> None:
+    def send_frames(self, count: int) -> None:
         end = self.frames + count
         while self.frames < end:
             wire = self._wire or self.connect()
@@ -142,12 +142,12 @@ class Liar:
         dice = self._dice
         code, body = dice.choice(self._calls if dice.random() < 0.9 else self._templates)
         if dice.random() < 0.8:
-            # Tables are lied about too, but not in each: then nothing else would ever be read.
+            # Tables are mutated too, but only sometimes, because a bad table hides the rest of the body.
             table = len(body) - 20 if code & PARCEL and dice.random() < 0.9 else 0
             body = body[:table] + mutated(dice, body[table:]) if table >= 0 else body
         if dice.random() < 0.02:
             code ^= 1 << dice.randrange(32)
-        # The id of a call that may be under way, of the next one, or any.
+        # The id of a call that may be in flight, of the next one, or a random one.
         last = wire._ids
         match dice.randrange(200):
             case 0:
@@ -162,7 +162,7 @@ class Liar:
         self.frames += 1
 
     def _cut(self, wire: WireClient) -> None:
-        """A frame whose length is not that of its body: what comes next is read as something else, or waited for."""
+        """Send a frame with a wrong length, so that the server misreads what follows or waits for more."""
         code, body = self._dice.choice(self._templates)
         length = max(0, len(body) + self._dice.choice((-9, -8, -1, 1, 8, 9, 2**20, 2**31)))
         whole = struct.pack("=QQ", length | code << 32, wire._ids + 1) + body.ljust(padded(len(body)), b"\0")
@@ -173,15 +173,15 @@ class Liar:
         self.close()
 
     def _listen(self, wire: WireClient) -> None:
-        """All that comes, up to the answer of a good call that follows the lies."""
+        """Read all frames, up to the answer of a valid call that is sent after the mutated frames."""
         last = wire.request("add", 20, 22)
         while True:
             try:
                 opcode, call_id, body = wire.receive(timeout=20)
             except TimeoutError:
-                raise AssertionError("the server does not read, and says nothing") from None
+                raise AssertionError("the server neither reads nor answers") from None
             self._read(opcode, body)
-            # A lie may have had this id before, and its answer is a late one.
+            # A mutated call may have had this id before, and its answer may come late.
             if call_id == last and (opcode, body) == (RESULT, b"\x2a"):
                 return
 
@@ -197,11 +197,11 @@ class Liar:
 
     def _ended(self, gone: Gone) -> None:
         message = gone.message
-        assert message is not None, "the server has gone without a word"
+        assert message is not None, "the server closed without a reason"
         assert message["type"] == "goodbye" and message["fault"] and message["reason"], message
         assert self._wire is not None
         self._wire.control.socket.settimeout(20)
-        with pytest.raises(Gone, match="None"):  # Who says it closes.
+        with pytest.raises(Gone, match="None"):  # The server closes after its goodbye.
             self._wire.control.receive()
         self.outcomes["connections ended"] += 1
 
@@ -211,28 +211,28 @@ def test_mutated_frames_are_answered_or_end_their_connection() -> None:
     with served() as process, Polite("tested") as polite, shmrpc.sync.connect("tested") as client:
         watched = Watched(process)
         before = client.descriptors()
-        liar = Liar(random.Random(8))
+        mutator = FrameMutator(random.Random(8))
         began = time.monotonic()
-        liar.lie(scaled(4000, 80_000))
+        mutator.send_frames(scaled(4000, 80_000))
         seconds = time.monotonic() - began
-        liar.close()
+        mutator.close()
         assert client.add(1, 2) == 3
         assert eventually(lambda: client.descriptors() == before, 20)
         growth = watched.check()
     for kind in ("answers", "arguments", "raised", "endpoint", "connections ended"):
-        assert liar.outcomes[kind], liar.outcomes
+        assert mutator.outcomes[kind], mutator.outcomes
     figures.note(
-        "lies: frames",
-        mutated=liar.frames,
-        per_second=f"{liar.frames / seconds:.0f}",
+        "hostile peer: frames",
+        mutated=mutator.frames,
+        per_second=f"{mutator.frames / seconds:.0f}",
         polite_calls=polite.calls,
         server_grew=growth,
-        **{kind.replace(" ", "_"): count for kind, count in liar.outcomes.items()},
+        **{kind.replace(" ", "_"): count for kind, count in mutator.outcomes.items()},
     )
 
 
 def any_frame(dice: random.Random, call_id: int) -> tuple[int, int, bytes]:
-    """Opcode, id and body of what a server might send, as it should be or not."""
+    """Return opcode, id and body of a frame that a server might send, valid or invalid."""
     pack = msgpack.packb
     failure = {"kind": dice.choice(sorted(KINDS)), "message": "m", "base": "KeyError", "value": pack({"args": [1]})}
     code, body = dice.choice(
@@ -262,13 +262,13 @@ def any_frame(dice: random.Random, call_id: int) -> tuple[int, int, bytes]:
 async def test_mutated_frames_of_a_server_are_answers_or_errors(runtime: Path, blocking: bool) -> None:
     dice, outcomes = random.Random(13), Counter[str]()
 
-    def lie(server: Babbler, call_id: int) -> None:
+    def send_mutated(server: Babbler, call_id: int) -> None:
         for _ in range(dice.randrange(1, 12)):
             outcomes["mutated"] += 1
             server.send(*any_frame(dice, call_id))
 
     for number in range(scaled(20, 400)):
-        with babbling(runtime, lie):
+        with babbling(runtime, send_mutated):
             async with connected(blocking) as client:
                 for _ in range(2):
                     try:
@@ -278,4 +278,4 @@ async def test_mutated_frames_of_a_server_are_answers_or_errors(runtime: Path, b
                         outcomes[type(error).__name__] += 1
         shutil.rmtree(runtime)
     assert outcomes["answered"] and outcomes["RemoteProtocolError"] and outcomes["DecodeError"]
-    figures.note(f"lies: frames of a server, {'threads' if blocking else 'loop'}", **outcomes)
+    figures.note(f"hostile peer: frames of a server, {'threads' if blocking else 'loop'}", **outcomes)

@@ -1,4 +1,4 @@
-"""MessagePack that no honest peer writes: a clear error of that call alone, or a value. The connection goes on."""
+"""Invalid MessagePack: a clear error of that call alone, or a value. The connection goes on."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from shmrpc.wire.codec import UNREADABLE, get_codec
 from shmrpc.wire.frames import FAILURE as FAILED
 from shmrpc.wire.frames import RESULT as ANSWERED
 from shmrpc.wire.frames import RESULT_WITH
-from tests.helpers.array_lies import ARRAY, ARRAY_LIES
-from tests.helpers.lying_server import Babbler, babbling, connected
+from tests.helpers.corrupt_arrays import ARRAY, CORRUPT_ARRAYS
+from tests.helpers.hostile_server import Babbler, babbling, connected
 from tests.helpers.scale import scaled
 from tests.helpers.wire_client import (
     CALL,
@@ -37,9 +37,9 @@ from tests.helpers.wire_client import (
 )
 from tests.helpers.wire_memory import PARCEL, SENDER, Entry, here, parcel
 from tests.reliability import figures
-from tests.reliability.hostile.liars import Polite, Watched, mutated, served
+from tests.reliability.hostile.hostile_peers import Polite, Watched, mutated, served
 
-#: The hash of a whole number is its rest by this one.
+#: The modulus of Python's hashes of whole numbers.
 PRIME: Final = 2**61 - 1
 
 
@@ -48,7 +48,7 @@ def ext(code: int, payload: bytes) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    """One over 64 bits, as an extension."""
+    """Encode an integer over 64 bits as an extension."""
     data: bytes = msgpack.packb(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     return ext(16, data)
 
@@ -68,12 +68,12 @@ def nested_extensions(depth: int) -> bytes:
     return body
 
 
-def claims(code: int) -> bytes:
-    """A length of 2**32 - 1 with nothing behind it."""
+def claimed_length(code: int) -> bytes:
+    """Return a length of 2**32 - 1 with nothing behind it."""
     return bytes([code]) + b"\xff\xff\xff\xff" + (b"\x05" if code == 0xC9 else b"")
 
 
-#: Bodies of one value that is none.
+#: Bodies that hold no valid value.
 UNREAD: Final[dict[str, bytes]] = {
     "nothing": b"",
     "the byte that is none": b"\xc1",
@@ -83,9 +83,9 @@ UNREAD: Final[dict[str, bytes]] = {
     "keys 100,000 deep": nested(100_000, b"\x81"),
     "arrays 100,000 deep without an end": nested(100_000, b"\x91", b""),
     "extensions 500 deep": nested_extensions(500),
-    **{f"4 GiB of {code:#x}": claims(code) for code in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)},
-    "2**32 - 1 elements and a few": claims(0xDD) + b"\x01" * 1000,
-    "2**32 - 1 pairs and a few": claims(0xDF) + b"\x01" * 1000,
+    **{f"4 GiB of {code:#x}": claimed_length(code) for code in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)},
+    "2**32 - 1 elements and a few": claimed_length(0xDD) + b"\x01" * 1000,
+    "2**32 - 1 pairs and a few": claimed_length(0xDF) + b"\x01" * 1000,
     "arrays that claim much, many times": b"\xdd\x00\xff\xff\xff" * 200,
     "text that is no UTF-8": b"\xa2\xff\xfe",
     "a surrogate": b"\xa3\xed\xa0\x80",
@@ -108,7 +108,7 @@ UNREAD: Final[dict[str, bytes]] = {
     "a date that is none": ext(23, msgpack.packb("2026-02-30")),
     "a pickle": ext(35, msgpack.packb([b"cos\nsystem\n(S'true'\ntR.", []])),
 }
-#: Values that are odd, and are values.
+#: Bodies of unusual values.
 READ: Final[dict[str, bytes]] = {
     "nan": b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x01",
     "an infinity": b"\xcb\x7f\xf0" + bytes(6),
@@ -130,8 +130,8 @@ def arguments(value: bytes) -> bytes:
     return b"\x91" + value
 
 
-def asked(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tuple[int, Any]:
-    """Calls with these arguments; what comes. The next call of the connection is answered rightly."""
+def call_with_body(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tuple[int, Any]:
+    """Call an endpoint with a body; return the answer's opcode and body. Checks that the next call still works."""
     call = wire.send(kind | wire.number(endpoint) << 8, body)
     opcode, answered, came = wire.receive(timeout=60)
     assert answered == call
@@ -140,12 +140,12 @@ def asked(wire: WireClient, endpoint: str, body: bytes, kind: int = CALL) -> tup
 
 
 @pytest.mark.slow
-def test_what_is_no_value_is_an_error_of_its_call_alone() -> None:
+def test_an_undecodable_argument_is_an_error_of_its_call_alone() -> None:
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
         watched = Watched(process)
         for name, value in UNREAD.items():
             for endpoint in ("echo", "size", "typed", "later"):
-                opcode, came = asked(wire, endpoint, arguments(value))
+                opcode, came = call_with_body(wire, endpoint, arguments(value))
                 assert opcode == FAILURE, (name, endpoint)
                 failure = unpacked(came)
                 assert failure["kind"] == "arguments" and endpoint in failure["message"], (name, failure)
@@ -154,24 +154,24 @@ def test_what_is_no_value_is_an_error_of_its_call_alone() -> None:
                 (CALL_WITH, b"\x93\x80\x91"),
                 (CALL_DEADLINE, b"\x92\x01"),
             ):
-                opcode, came = asked(wire, "echo", before + value + b"\x80" * (kind != CALL_DEADLINE), kind)
+                opcode, came = call_with_body(wire, "echo", before + value + b"\x80" * (kind != CALL_DEADLINE), kind)
                 assert opcode == FAILURE and unpacked(came)["kind"] in ("arguments", "deadline"), (name, kind)
         watched.check()
 
 
-def test_odd_values_are_values() -> None:
+def test_unusual_values_are_read() -> None:
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
         watched = Watched(process)
         for name, value in READ.items():
-            opcode, came = asked(wire, "echo", arguments(value))
+            opcode, came = call_with_body(wire, "echo", arguments(value))
             assert opcode == RESULT, (name, unpacked(came))
-            opcode, came = asked(wire, "add", b"\x92" + value + b"\x01")
+            opcode, came = call_with_body(wire, "add", b"\x92" + value + b"\x01")
             assert opcode == FAILURE and unpacked(came)["kind"] == "arguments", name
         watched.check()
 
 
-def typed_lies() -> Iterator[tuple[dict[str, Any], str]]:
-    """What does not fit a parameter, and the parameter that the error names."""
+def wrong_arguments() -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield arguments that do not fit a parameter, and the name of the parameter that the error contains."""
     nan, infinity = float("nan"), float("inf")
     wrong: list[Any] = [nan, infinity, -infinity, 1.5, 2.0**70, "1", None, [], {}, b"1", msgpack.ExtType(99, b"")]
     for number in wrong:
@@ -194,9 +194,9 @@ def typed_lies() -> Iterator[tuple[dict[str, Any], str]]:
         yield {"number": 1, name: value}, name
 
 
-def test_what_does_not_fit_its_parameter_is_told_by_name() -> None:
+def test_the_error_of_an_unfit_argument_names_its_parameter() -> None:
     with served(), Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
-        for keywords, name in typed_lies():
+        for keywords, name in wrong_arguments():
             call = wire.request("typed", **keywords)
             opcode, answered, came = wire.receive(timeout=60)
             assert (opcode, answered) == (FAILURE, call), keywords
@@ -205,19 +205,19 @@ def test_what_does_not_fit_its_parameter_is_told_by_name() -> None:
 
 
 def sends(code: int, body: bytes, server: Babbler, call_id: int) -> None:
-    """Answers with this."""
+    """Answer a call with a chosen frame."""
     server.send(code, call_id, body)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 @pytest.mark.parametrize("code", [ANSWERED, FAILED, RESULT_WITH])
-async def test_a_result_that_is_no_value_fails_its_call(runtime: Path, blocking: bool, code: int) -> None:
-    """The first call is answered with a lie, the next one as it should be."""
-    lies = [*UNREAD.values()]
+async def test_an_undecodable_result_fails_its_call_alone(runtime: Path, blocking: bool, code: int) -> None:
+    """The first call gets an undecodable answer, the next one a valid one."""
+    bodies = [*UNREAD.values()]
     if code != ANSWERED:
-        lies = [*lies, *READ.values()]
+        bodies = [*bodies, *READ.values()]
 
-    for body in lies[:: scaled(4, 1)]:
+    for body in bodies[:: scaled(4, 1)]:
         with babbling(runtime, functools.partial(sends, code, body)):
             async with connected(blocking) as client:
                 with pytest.raises((shmrpc.DecodeError, shmrpc.RemoteError)):
@@ -227,10 +227,10 @@ async def test_a_result_that_is_no_value_fails_its_call(runtime: Path, blocking:
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_result_that_lies_of_an_array_fails_its_call(runtime: Path, blocking: bool) -> None:
-    """The lies follow each other on one connection, in the frame and in a block; then an array as it should be."""
+async def test_a_result_with_an_inconsistent_array_fails_its_call(runtime: Path, blocking: bool) -> None:
+    """Inconsistent arrays follow each other on one connection, in the frame and in a block; then a valid array."""
     array = np.arange(3.0)
-    data, sent = array.tobytes(), [*ARRAY_LIES.values(), ["<f8", [3], 0]]
+    data, sent = array.tobytes(), [*CORRUPT_ARRAYS.values(), ["<f8", [3], 0]]
 
     def answer(server: Babbler, call_id: int) -> None:
         for number, payload in enumerate(2 * sent):
@@ -247,7 +247,7 @@ async def test_a_result_that_lies_of_an_array_fails_its_call(runtime: Path, bloc
     with babbling(runtime, answer):
         async with connected(blocking) as client:
             for _ in range(2):
-                for _ in ARRAY_LIES:
+                for _ in CORRUPT_ARRAYS:
                     with pytest.raises(shmrpc.DecodeError):
                         await client.call("add", 1, 2)
                 result = await client.call("add", 1, 2)
@@ -289,11 +289,11 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
                     outcomes[type(error).__name__] += 1
             assert await client.call("add", 1, 2) == 3
     assert outcomes["values"] and outcomes["DecodeError"]
-    figures.note(f"lies: answers, {'threads' if blocking else 'loop'}", **outcomes)
+    figures.note(f"bodies: answers, {'threads' if blocking else 'loop'}", **outcomes)
 
 
 def next_call(server: Babbler) -> int:
-    """The id of the next call that comes."""
+    """Return the id of the next call that arrives."""
     while True:
         server.channel.wake()
         frame = server.channel.receive()
@@ -303,12 +303,12 @@ def next_call(server: Babbler) -> int:
 
 
 def colliding(count: int) -> bytes:
-    """A map whose keys all have the hash 0."""
+    """Return a map whose keys all have the hash 0."""
     return mapping([integer(PRIME * (1000 + number)) for number in range(count)])
 
 
-def test_keys_that_collide_take_the_square_of_their_number() -> None:
-    """This is no bound: Python's own numbers and tuples have hashes that anybody can foresee. Declared types refuse."""
+def test_colliding_keys_take_quadratic_time() -> None:
+    """No bound protects against this: the hashes of Python's ints and tuples are predictable. Declared types refuse."""
     decode = get_codec("msgspec").decode
     figure = {}
     for count in (1000, scaled(2000, 8000)):
@@ -317,26 +317,26 @@ def test_keys_that_collide_take_the_square_of_their_number() -> None:
         figure[f"of_{count}"] = f"{time.monotonic() - began:.2f} s"
     with pytest.raises(UNREADABLE):
         get_codec("msgspec").quick_decoder(dict[str, None])(colliding(100))
-    figures.note("lies: colliding keys", **figure)
+    figures.note("bodies: colliding keys", **figure)
 
 
 @pytest.mark.slow
-def test_a_body_takes_its_size_times_a_factor() -> None:
-    """The limit is one of bodies: what Python makes of a byte may take 72."""
+def test_a_body_of_small_values_takes_its_size_times_a_factor() -> None:
+    """The limit counts bytes of bodies; the Python objects of one byte may take 72 bytes."""
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
         figure = {}
         for name, element in {"empty_maps": b"\x80", "empty_arrays": b"\x90", "empty_texts": b"\xa0"}.items():
             watched = Watched(process)
             count = (1 << 20) - 6
-            opcode, _ = asked(wire, "size", arguments(b"\xdd" + struct.pack(">I", count) + element * count))
+            opcode, _ = call_with_body(wire, "size", arguments(b"\xdd" + struct.pack(">I", count) + element * count))
             assert opcode == RESULT
             watched.check()
             figure[name] = f"{watched.growth() / (1 << 20):.0f} bytes for one"
-    figures.note("lies: a body of a byte's values", **figure)
+    figures.note("bodies: a body of a byte's values", **figure)
 
 
-def test_a_table_of_all_the_lines_that_a_frame_holds() -> None:
-    """Each is a lease, all of one block: they end one by one, and the client hears of each."""
+def test_a_table_with_as_many_entries_as_a_frame_holds_is_read() -> None:
+    """Each entry is a loan of the same block: they end singly, and the client gets a notice of each."""
     with served() as process, Polite("tested"), WireClient("tested", max_frame=1 << 20) as wire:
         watched = Watched(process)
         wire.extent()
@@ -348,4 +348,4 @@ def test_a_table_of_all_the_lines_that_a_frame_holds() -> None:
         while len(wire.given_back) < lines:
             assert wire.call("add", 1, 2) == 3
         assert wire.given_back == [(0, 0)] * lines
-        figures.note("lies: lines of a table", lines=lines, server_grew=watched.check())
+        figures.note("bodies: lines of a table", lines=lines, server_grew=watched.check())

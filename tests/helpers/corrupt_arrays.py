@@ -10,7 +10,7 @@ ARRAY: Final = 5
 BUFFER_SIZE: Final = 24
 _HUGE: Final = 1 << 62
 #: Payloads: dtype, shape, index of the buffer, and optionally strides and offset.
-ARRAY_LIES: Final[dict[str, list[Any]]] = {
+CORRUPT_ARRAYS: Final[dict[str, list[Any]]] = {
     "one element too many": ["<f8", [4], 0],
     "one element too few": ["<f8", [2], 0],
     "no elements": ["<f8", [0], 0],

@@ -1,6 +1,6 @@
-"""What processes do with a name that somebody may lie about: all that there is, with short deadlines.
+"""Uses of a shared object that another process may corrupt: all of its operations, with short deadlines.
 
-Each is forked, so that whatever kills or stops it is seen.
+Each process is forked, so that the test sees how it ends.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import shmrpc
 import shmrpc.sync
 from shmrpc.discovery.members import inspect_all_objects
 
-#: Seconds after which a process hangs.
+#: Seconds after which a process counts as hung.
 HANGS: Final = 60
-#: Seconds of the deadlines of all that is tried.
+#: Seconds of the deadline of each operation.
 SOON: Final = 0.01
 
-#: What a queue may hold: items, and bytes.
+#: Capacity of a queue: items, and bytes.
 QUEUE_ITEMS: Final = 20
 QUEUE_MEMORY: Final = 1 << 20
-#: Bytes that the values of a store may have.
+#: Bytes for the values of a store.
 STORE_MEMORY: Final = 1 << 20
-#: Items of a queue: what shares a chunk, and what has one of its own.
+#: Items of a queue: one that shares a chunk, and one with a chunk of its own.
 SMALL: Final = {"number": 7}
 ARRAY: Final = np.arange(5_000)
-#: What a store gets.
+#: Contents of a store.
 TREE: Final[dict[str, Any]] = {
     "n": 1,
     "tree": {"a": [1, "a text that is long", {"deep": ["down"]}], "b": 2.5},
@@ -44,7 +44,7 @@ TREE: Final[dict[str, Any]] = {
     "array": ARRAY,
 }
 
-#: How a name is opened in a loop, and in threads.
+#: Functions that open an object by its name, for a loop and for threads.
 OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
     "semaphore": (lambda name: shmrpc.Semaphore(name, 2), lambda name: shmrpc.sync.Semaphore(name, 2)),
     "lock": (shmrpc.Lock, shmrpc.sync.Lock),
@@ -60,23 +60,23 @@ OPENERS: Final[dict[str, tuple[Callable[[str], Any], Callable[[str], Any]]]] = {
         lambda name: shmrpc.sync.store(name, STORE_MEMORY, busy_timeout=SOON),
     ),
 }
-#: What values that are lies may raise where they are used: as Python's own do.
-WRONG: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+#: Exceptions that using a corrupt value may raise, as Python's own values do.
+CORRUPT_VALUE_ERRORS: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Outcomes:
-    """How each of some uses of a name has ended. Anything but a result or an error of ours is raised."""
+    """Counts of the results of uses of an object. Exceptions other than errors of ours are raised."""
 
     def __init__(self) -> None:
         self.ends: Counter[str] = Counter()
-        #: What errors of one class have said: of memory that is not as it should be.
+        #: Texts of the errors of the class `kept_class`, which report corrupt memory.
         self.texts: set[str] = set()
-        self.kept: type[shmrpc.ShmrpcError] = shmrpc.RemoteProtocolError
-        #: What a loop had to log.
-        self.unforeseen: list[str] = []
+        self.kept_class: type[shmrpc.ShmrpcError] = shmrpc.RemoteProtocolError
+        #: Exceptions that a loop logged.
+        self.unexpected_errors: list[str] = []
 
     def note(self, use: Callable[[], object], wrong: tuple[type[Exception], ...] = ()) -> Any:
-        """``wrong``: what may be raised beside errors of ours."""
+        """Carry out one use and count its result. `wrong` has further exceptions that the use may raise."""
         try:
             result = use()
         except shmrpc.ShmrpcError as error:
@@ -89,7 +89,7 @@ class Outcomes:
         return result
 
     async def note_in_loop(self, use: Awaitable[object], wrong: tuple[type[Exception], ...] = ()) -> None:
-        """The same in a loop."""
+        """Await one use and count its result, as `note` does."""
         try:
             await use
         except shmrpc.ShmrpcError as error:
@@ -101,12 +101,12 @@ class Outcomes:
 
     def _failed(self, error: shmrpc.ShmrpcError) -> None:
         self.ends[type(error).__name__] += 1
-        if isinstance(error, self.kept):
+        if isinstance(error, self.kept_class):
             self.texts.add(str(error))
 
 
 def use(outcomes: Outcomes, held: Any) -> None:
-    """Does everything with a name that is open in threads."""
+    """Carry out all operations of an object that is open for threads."""
     note = outcomes.note
     kind = type(held).__name__.removeprefix("Blocking").lower()
     if kind == "memory":
@@ -132,7 +132,7 @@ def use(outcomes: Outcomes, held: Any) -> None:
 
 
 def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
-    """Does everything with a queue that is open in threads."""
+    """Carry out all operations of a queue that is open for threads."""
     note = outcomes.note
     for item in (SMALL, ARRAY, b"x" * 20_000):
         note(lambda item=item: held.put(item, SOON))  # type: ignore[misc]
@@ -143,13 +143,13 @@ def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
     claims = [note(lambda: held.claim(SOON)) for _ in range(3)]
     note(lambda: held.claim(SOON, lease_timeout=SOON / 10))
     for claim in filter(None, claims):
-        note(lambda claim=claim: see(claim))  # type: ignore[misc]
+        note(lambda claim=claim: read_in_place(claim))  # type: ignore[misc]
     for claim, end in zip(claims, ("ack", "nack"), strict=False):
         if claim is not None:
             note(getattr(claim, end))
     del claims[:]
     note(lambda: held.get(SOON))
-    with contextlib.suppress(ValueError):  # What is counted may be a lie, and nothing may have been got.
+    with contextlib.suppress(ValueError):  # A corrupt count may disagree with the items received.
         note(held.task_done)
     note(lambda: len(held.get_many(5, SOON)))
     note(lambda: held.dead_letters.claim_nowait().nack())
@@ -161,22 +161,22 @@ def use_queue(outcomes: Outcomes, held: shmrpc.sync.Queue) -> None:
 
 
 def fill(held: shmrpc.sync.Queue) -> None:
-    """Puts an array that is filled in place."""
+    """Put an array that is filled in place."""
     with held.reserve(ARRAY.shape, "i8", SOON) as filled:
         filled[:] = 1
 
 
-def see(claim: shmrpc.Claim) -> None:
-    """Looks at all of an item where it lies."""
+def read_in_place(claim: shmrpc.Claim) -> None:
+    """Read all of an item in place."""
     value = claim.value
     if isinstance(value, np.ndarray | bytes | memoryview):
         bytes(value)
 
 
 async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
-    """Waits in a loop."""
+    """Carry out operations that wait in a loop."""
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: outcomes.unforeseen.append(str(context)))
+    loop.set_exception_handler(lambda _, context: outcomes.unexpected_errors.append(str(context)))
     kind = type(held).__name__.lower()
     if kind in ("event", "signal"):
         await outcomes.note_in_loop(held.wait(SOON))
@@ -193,7 +193,7 @@ async def use_in_loop(outcomes: Outcomes, held: Any) -> None:
 
 
 async def use_queue_in_loop(outcomes: Outcomes, held: shmrpc.Queue) -> None:
-    """Puts, waits and claims in a loop, some of it at the same time."""
+    """Put, wait and claim in a loop, some of it concurrently."""
     note = outcomes.note_in_loop
     await note(held.put(ARRAY, SOON))
     await note(held.put_many([SMALL] * (QUEUE_ITEMS - 1), SOON))
@@ -209,14 +209,14 @@ async def fill_in_loop(held: shmrpc.Queue) -> None:
 
 async def claim_in_loop(held: shmrpc.Queue) -> None:
     async with held.claim(SOON) as claim:
-        see(claim)
+        read_in_place(claim)
 
 
 def use_store(outcomes: Outcomes, held: shmrpc.sync.Store) -> None:
-    """Does everything with a store that is open in threads."""
+    """Carry out all operations of a store that is open for threads."""
 
     def note(use: Callable[[], object]) -> Any:
-        return outcomes.note(use, WRONG)
+        return outcomes.note(use, CORRUPT_VALUE_ERRORS)
 
     for key, value in TREE.items():
         note(lambda key=key, value=value: held.__setitem__(key, value))  # type: ignore[misc]
@@ -240,7 +240,7 @@ def use_store(outcomes: Outcomes, held: shmrpc.sync.Store) -> None:
 
 
 def change_store(held: shmrpc.sync.Store) -> None:
-    """Changes much of a store in one transaction."""
+    """Change much of a store in one transaction."""
     with held.transaction(SOON):
         held["tree"]["a"].append([1, "another text"])
         held["list"].extend(range(200))
@@ -251,27 +251,27 @@ def change_store(held: shmrpc.sync.Store) -> None:
 
 
 async def use_store_in_loop(outcomes: Outcomes, held: shmrpc.Store) -> None:
-    """Waits in a loop."""
+    """Carry out operations of a store that wait in a loop."""
     note = outcomes.note_in_loop
 
     async def change() -> None:
         async with held.transaction(SOON):
             held["n"] = 1
 
-    await asyncio.gather(*(note(change(), WRONG) for _ in range(2)))
-    await asyncio.gather(note(held.changed(SOON)), note(held.inbox.take(SOON), WRONG))
+    await asyncio.gather(*(note(change(), CORRUPT_VALUE_ERRORS) for _ in range(2)))
+    await asyncio.gather(note(held.changed(SOON)), note(held.inbox.take(SOON), CORRUPT_VALUE_ERRORS))
 
 
-def look(outcomes: Outcomes, name: str) -> None:
-    """Looks at a name from outside."""
+def inspect_and_attach(outcomes: Outcomes, name: str) -> None:
+    """Inspect an object without opening it, then attach to it."""
     outcomes.note(lambda: shmrpc.members(name))
     outcomes.note(lambda: inspect_all_objects(lambda text: None))
     outcomes.note(lambda: shmrpc.sync.attach(name, SOON).close())
 
 
-def use_anew(outcomes: Outcomes, kind: str, name: str) -> None:
-    """Opens a name and does everything with it."""
-    look(outcomes, name)
+def open_and_use(outcomes: Outcomes, kind: str, name: str) -> None:
+    """Open an object, once for threads and once for a loop, and carry out all its operations."""
+    inspect_and_attach(outcomes, name)
     in_loop, in_threads = OPENERS[kind]
     for opener in (in_threads, in_loop):
         held = outcomes.note(lambda opener=opener: opener(name))  # type: ignore[misc]
@@ -284,30 +284,30 @@ def use_anew(outcomes: Outcomes, kind: str, name: str) -> None:
         outcomes.note(held.close)
 
 
-class Told:
-    """A forked process that does some work and says how it went; one that hangs is killed by its own alarm."""
+class ForkedProcess:
+    """A forked process that does some work and reports the result. Its own alarm kills it if it hangs."""
 
     def __init__(self, work: Callable[[Outcomes, Callable[[], None]], None]) -> None:
-        (self._hears, writes), (reads, self._tells) = os.pipe(), os.pipe()
+        (self._reports, writes), (reads, self._permissions) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid:
             os.close(writes)
             os.close(reads)
             return
-        os.close(self._hears)
-        os.close(self._tells)
+        os.close(self._reports)
+        os.close(self._permissions)
         signal.alarm(HANGS)
         code = 1
 
         def step() -> None:
-            """Says that it has come so far, and waits until it may go on."""
+            """Report that this step is reached, and wait until the test lets the process go on."""
             os.write(writes, b"\n")
             os.read(reads, 1)
 
         try:
             outcomes = Outcomes()
             work(outcomes, step)
-            assert not outcomes.unforeseen, outcomes.unforeseen
+            assert not outcomes.unexpected_errors, outcomes.unexpected_errors
             os.write(writes, json.dumps([outcomes.ends, sorted(outcomes.texts)]).encode())
             code = 0
         except BaseException:
@@ -316,28 +316,28 @@ class Told:
             os._exit(code)
 
     def step(self) -> None:
-        """Waits until it has come to the next step."""
-        os.read(self._hears, 1)
+        """Wait until the process reaches its next step."""
+        os.read(self._reports, 1)
 
     def go_on(self) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._tells, b"\n")
+            os.write(self._permissions, b"\n")
 
-    def killed(self) -> None:
-        """Waits until it is killed."""
-        os.close(self._hears)
-        os.close(self._tells)
+    def wait_until_killed(self) -> None:
+        """Wait until the process is killed."""
+        os.close(self._reports)
+        os.close(self._permissions)
         assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == -signal.SIGKILL
 
     def end(self) -> tuple[Counter[str], set[str]]:
-        """How its uses have ended. Raises AssertionError if it has hung or died, or anything else was raised."""
-        said = b""
-        while part := os.read(self._hears, 1 << 16):
-            said += part
-        os.close(self._hears)
-        os.close(self._tells)
+        """Return counts of the uses' results, and error texts. Raises AssertionError if the process hung or failed."""
+        report = b""
+        while part := os.read(self._reports, 1 << 16):
+            report += part
+        os.close(self._reports)
+        os.close(self._permissions)
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        assert status != -signal.SIGALRM, "it hangs"
-        assert status == 0, f"it has ended with {status}"
-        ends, texts = json.loads(said)
+        assert status != -signal.SIGALRM, "the process hangs"
+        assert status == 0, f"the process has ended with {status}"
+        ends, texts = json.loads(report)
         return Counter(ends), set(texts)

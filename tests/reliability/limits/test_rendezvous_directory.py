@@ -1,4 +1,4 @@
-"""What can lie where a service meets its clients, beside what tests/transport/test_hostile_server.py puts there."""
+"""Obstacles in the rendezvous directory, beside those of tests/transport/test_hostile_server.py."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 import shmrpc
 from tests.reliability.watched_service import service
 
-#: Somebody else.
-NOBODY = 65534
+#: The user id of another user.
+OTHER_USER = 65534
 
 CLIENT = f"""
 import os, sys, shmrpc
 os.environ["XDG_RUNTIME_DIR"] = sys.argv[1]
-try:  # What connecting imports may be in a folder that is closed to others.
+try:  # Modules may lie in a folder that is closed to other users.
     shmrpc.sync.connect("tested.watched", timeout=0).__enter__()
 except shmrpc.ShmrpcError:
     pass
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({OTHER_USER})
+os.setuid({OTHER_USER})
 try:
     shmrpc.sync.connect("tested.watched", timeout=0.05).__enter__()
 except shmrpc.ShmrpcError as error:
@@ -46,14 +46,16 @@ def a_link(path: Path) -> None:
         ("tested.watched.sock", Path.mkdir),
     ],
 )
-async def test_a_name_that_is_taken_by_something_else(runtime: Path, name: str, make: Callable[[Path], object]) -> None:
+async def test_a_path_occupied_by_another_file_is_reported(
+    runtime: Path, name: str, make: Callable[[Path], object]
+) -> None:
     os.mkdir(runtime, 0o700)
     make(runtime / name)
     before = os.lstat(runtime / name)
     with pytest.raises(shmrpc.LocalProtocolError, match=rf"{name} is in the way"):
         async with shmrpc.serve(service):
             pass
-    assert os.path.samestat(os.lstat(runtime / name), before), "it is not ours to remove"
+    assert os.path.samestat(os.lstat(runtime / name), before), "the file has been removed"
     with pytest.raises(shmrpc.ServiceUnavailable, match="no server of"):
         await shmrpc.connect("tested.watched", timeout=0)
     os.rmdir(runtime / name) if (runtime / name).is_dir() else os.unlink(runtime / name)
@@ -62,7 +64,7 @@ async def test_a_name_that_is_taken_by_something_else(runtime: Path, name: str, 
 
 
 @pytest.mark.parametrize("make", [a_link, Path.touch])
-async def test_what_lies_in_the_place_of_the_socket_is_replaced_and_not_followed(
+async def test_a_file_in_the_place_of_the_socket_is_replaced_and_a_link_is_not_followed(
     runtime: Path, make: Callable[[Path], object]
 ) -> None:
     os.mkdir(runtime, 0o700)
@@ -75,12 +77,15 @@ async def test_what_lies_in_the_place_of_the_socket_is_replaced_and_not_followed
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [(0o755, f"shmrpc belongs to uid 0 and not to you (uid {NOBODY})"), (0o700, f"is closed to you (uid {NOBODY})")],
+    [
+        (0o755, f"shmrpc belongs to uid 0 and not to you (uid {OTHER_USER})"),
+        (0o700, f"is closed to you (uid {OTHER_USER})"),
+    ],
 )
-def test_somebody_else_is_told_whose_place_it_is(mode: int, words: str) -> None:
+def test_another_user_reads_the_owner_of_the_directory(mode: int, words: str) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         os.chmod(place, mode)
         (Path(place) / "shmrpc").mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Mutated bodies by the hundred thousand, straight into what reads them: only exceptions that are documented come."""
+"""Mutated bodies, given directly to the decoders: only documented exceptions are raised."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.helpers.scale import scaled
 from tests.helpers.value_trips import FakeBlock
 from tests.helpers.vectors import VECTORS, golden
 from tests.reliability import figures
-from tests.reliability.hostile import lied_to_service
-from tests.reliability.hostile.liars import mutated
+from tests.reliability.hostile import attacked_service
+from tests.reliability.hostile.hostile_peers import mutated
 
 FAST, REFERENCE = get_codec("msgspec"), get_codec("msgpack")
 
@@ -47,7 +47,7 @@ class Registered:
 
 shmrpc.register(Registered, name="tests.reliability.Registered")
 
-#: One of each kind that travels.
+#: Values of all types that travel.
 SENT: Final[list[Any]] = [
     [1, -1, 2**63, 1.5, "text", b"bytes", None, True, {"a": [1, {"b": 2}]}, {1: 2, None: 3}],
     [(1, 2), {1, 2, 3}, frozenset({4}), range(1, 9, 2), slice(1, None, 2), 2**70, -(2**100), 1 + 2j],
@@ -59,20 +59,20 @@ SENT: Final[list[Any]] = [
         fractions.Fraction(1, 3),
         uuid.UUID(int=5),
         pathlib.Path("/a/b"),
-        lied_to_service.Colour.RED,
+        attacked_service.Colour.RED,
     ],
     [bytearray(b"abc"), memoryview(b"abcdef"), array("d", [1.0, 2.0])],
     [np.arange(6, dtype="<i4").reshape(2, 3).T, np.float32(1.5), np.zeros(2, "i4,f8"), np.array(["a", "bc"])],
-    [Registered(1, "x"), lied_to_service.Point(1, 2), {"nested": [Registered(2), {(1, 2): {3}}]}],
+    [Registered(1, "x"), attacked_service.Point(1, 2), {"nested": [Registered(2), {(1, 2): {3}}]}],
 ]
 
 Read = Callable[[Any], Any]
 
 
-def beaten(
+def read_mutated(
     read: Read, sent: list[bytes], count: int, seed: int, allowed: tuple[type[Exception], ...]
 ) -> tuple[int, float]:
-    """Reads so many mutated bodies; how many were refused, and how many were read in a second."""
+    """Read `count` mutated bodies; return how many were refused, and how many were read per second."""
     dice = random.Random(seed)
     refused, began = 0, time.monotonic()
     for number in range(count):
@@ -88,7 +88,7 @@ def beaten(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["msgspec", "msgpack"])
-def test_values_that_were_mutated(codec: str) -> None:
+def test_mutated_values_are_read_or_refused(codec: str) -> None:
     reader = get_codec(codec)  # type: ignore[arg-type]
     sent = [body if isinstance(body, bytes) else body.body for body in map(FAST.encode, SENT)]
     kinds: list[Any] = [
@@ -104,14 +104,16 @@ def test_values_that_were_mutated(codec: str) -> None:
     reads = [reader.decode, *map(reader.decoder, kinds), *map(reader.quick_decoder, kinds)]
     count, total, refused, rates = scaled(1000, 8_000), 0, 0, []
     for seed, read in enumerate(reads):
-        bad, rate = beaten(read, sent, count, seed, UNREADABLE)
+        bad, rate = read_mutated(read, sent, count, seed, UNREADABLE)
         total, refused = total + count, refused + bad
         rates.append(rate)
     assert total // 10 < refused < total
-    figures.note(f"lies: bodies, {codec}", mutated=total, refused=refused, per_second=f"{sum(rates) / len(rates):.0f}")
+    figures.note(
+        f"hostile peer: bodies, {codec}", mutated=total, refused=refused, per_second=f"{sum(rates) / len(rates):.0f}"
+    )
 
 
-#: Bodies of the golden vectors, and of what the core reads without the codec.
+#: Bodies of the golden vectors, and of types that the core reads without the codec.
 PLAIN: Final = [
     *(body for body in map(golden, VECTORS) if len(body) < 1000),
     *map(msgspec.msgpack.encode, [[1, 2.5, None], {"a": 1, "b": [True]}, {1: ["x"]}, [1, "a"], [[1, 2], [], [3]]]),
@@ -119,14 +121,14 @@ PLAIN: Final = [
 ]
 
 
-def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None:
+def test_the_core_and_the_codec_read_the_same_from_mutated_bodies() -> None:
     dice, count, read = random.Random(4), scaled(10_000, 1_000_000), 0
 
     def by_core(core: _core.ExpectedType, body: bytes) -> tuple[Any] | None:
         try:
             return (core.read(body),)
         except ValueError:
-            return None  # It is the codec's, which may still read it, or says what is wrong.
+            return None  # The core leaves the body to the codec, which may read it or raise an error.
 
     readers: list[tuple[_core.ExpectedType, msgspec.msgpack.Decoder[Any], list[bytes]]] = []
     for kind in CORE_TYPES:
@@ -142,10 +144,10 @@ def test_what_the_core_reads_of_mutated_bodies_is_what_the_codec_reads() -> None
             assert repr(found[0]) == repr(codec.decode(body)), (codec.type, body)
     assert count // 20 < read < count
     rate = count / (time.monotonic() - began)
-    figures.note("lies: bodies, the core", mutated=count, read=read, per_second=f"{rate:.0f}")
+    figures.note("hostile peer: bodies, the core", mutated=count, read=read, per_second=f"{rate:.0f}")
 
 
-def test_parcels_that_were_mutated() -> None:
+def test_mutated_parcels_are_read_or_refused() -> None:
     sent = [
         FAST.encode([np.zeros(2000), bytes(50_000), bytearray(40_000), memoryview(bytes(40_000))]),
         FAST.encode(SENT),
@@ -157,13 +159,13 @@ def test_parcels_that_were_mutated() -> None:
         for decode in (FAST.decode, REFERENCE.decode, FAST.decoder(list[Any])):
             decode(_core.Parcel(body, buffers))
 
-    refused, rate = beaten(read, bodies, scaled(1500, 20_000), 1, UNREADABLE)
+    refused, rate = read_mutated(read, bodies, scaled(1500, 20_000), 1, UNREADABLE)
     assert refused
-    figures.note("lies: parcels", mutated=scaled(1500, 20_000), refused=refused, per_second=f"{rate:.0f}")
+    figures.note("hostile peer: parcels", mutated=scaled(1500, 20_000), refused=refused, per_second=f"{rate:.0f}")
 
 
-def test_arguments_that_were_mutated() -> None:
-    signature = Signature("tested", "typed", lied_to_service.typed)
+def test_mutated_arguments_are_read_or_refused() -> None:
+    signature = Signature("tested", "typed", attacked_service.typed)
     full = [1, 1.5, "text", b"raw", [1, 2], {"a": 1}, [1, 2], [1, "b"], "2026-01-02T03:04:05"]
     full += ["1.5", str(uuid.UUID(int=1))]
     encode = msgspec.msgpack.encode
@@ -178,13 +180,13 @@ def test_arguments_that_were_mutated() -> None:
             (decoders.keywords, keywords),
             (decoders.with_deadline, deadline),
         ):
-            bad, rate = beaten(read, sent, scaled(1000, 10_000), 2, (CallRejected,))
+            bad, rate = read_mutated(read, sent, scaled(1000, 10_000), 2, (CallRejected,))
             refused += bad
     assert refused
-    figures.note("lies: arguments", mutated=6 * scaled(1000, 10_000), refused=refused, per_second=f"{rate:.0f}")
+    figures.note("hostile peer: arguments", mutated=6 * scaled(1000, 10_000), refused=refused, per_second=f"{rate:.0f}")
 
 
-def test_frames_and_messages_that_were_mutated() -> None:
+def test_mutated_frames_and_messages_are_read_or_refused() -> None:
     unreadable = {"args": ["utf-8", b"x", 0, 1, "why"]}
     value = msgspec.msgpack.encode(unreadable)
     failure = Failure("raised", "m", "a.B", "UnicodeDecodeError", "", value, "tb", {"k": "v"})
@@ -213,7 +215,7 @@ def test_frames_and_messages_that_were_mutated() -> None:
         (read_credit, [frames.encode_credit(2**n) for n in range(0, 40, 3)], ()),
         (control.decode, [control.encode(message) for message in messages], (shmrpc.RemoteProtocolError,)),
     ):
-        bad, rate = beaten(read, sent, count, 3, allowed)
+        bad, rate = read_mutated(read, sent, count, 3, allowed)
         refused += bad
     assert refused
-    figures.note("lies: frames and messages", mutated=3 * count, refused=refused, per_second=f"{rate:.0f}")
+    figures.note("hostile peer: frames and messages", mutated=3 * count, refused=refused, per_second=f"{rate:.0f}")

@@ -1,4 +1,4 @@
-"""A client that lies about its calls: an id that is in use, a deadline that no clock reaches, names without end."""
+"""A client that misuses identifiers of calls, deadlines, credit and names of exceptions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.helpers.wire_client import (
     unpacked,
 )
 
-#: Whole numbers that a liar chooses.
+#: Whole numbers that a hostile client chooses.
 NUMBERS = [0, 1, -1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
 
 
 def repeated(wire: WireClient, times: int) -> str:
-    """The same id for calls that are all under way; what the server says of it."""
+    """Send calls with one id while the first is in flight; return the server's reason for ending the connection."""
     code = CALL | wire.number("sleep") << 8
     for _ in range(times):
         wire.send(code, msgpack.packb([60]), 7)
@@ -44,7 +44,7 @@ def repeated(wire: WireClient, times: int) -> str:
 
 
 def fault_of(wire: WireClient) -> str:
-    """How the server ends the connection for a fault of ours."""
+    """Return the reason with which the server ends the connection."""
     with pytest.raises(Gone) as gone:
         while True:
             wire.receive()
@@ -54,19 +54,19 @@ def fault_of(wire: WireClient) -> str:
 
 
 async def test_an_id_that_is_in_use_ends_the_connection_and_is_counted_once() -> None:
-    def lie() -> str:
+    def attack() -> str:
         with WireClient("tested") as wire:
             return repeated(wire, 3)
 
     async with shmrpc.serve(service, max_in_flight=10) as server, shmrpc.connect("tested") as other:
         for _ in range(12):
-            assert "7" in await asyncio.to_thread(lie)
+            assert "7" in await asyncio.to_thread(attack)
         assert await eventually_in_loop(lambda: server.in_flight == 0, 30)
         assert await other.sleep(0, "others are served") == "others are served"
 
 
-async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_of_others() -> None:
-    def lie() -> str:
+async def test_an_id_of_a_waiting_call_ends_the_connection_and_releases_its_slot() -> None:
+    def attack() -> str:
         with WireClient("tested") as wire:
             wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([60]), 1)
             return repeated(wire, 3)
@@ -74,7 +74,7 @@ async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_o
     serving = shmrpc.serve(service, max_in_flight=2, max_per_connection=1, max_waiting=4)
     async with serving as server, shmrpc.connect("tested") as other:
         for _ in range(6):
-            assert "7" in await asyncio.to_thread(lie)
+            assert "7" in await asyncio.to_thread(attack)
         assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0, 30)
         results = await asyncio.gather(*(other.sleep(0, n) for n in range(4)))
         assert results == list(range(4))
@@ -82,12 +82,12 @@ async def test_an_id_of_calls_that_wait_ends_the_connection_and_takes_no_place_o
 
 @pytest.mark.parametrize("again", ["plain", "coroutine", "batch", "describe", "one way", "absent"])
 @pytest.mark.parametrize("parked", [False, True], ids=["under way", "waiting"])
-async def test_an_id_of_a_call_that_has_not_ended_is_used_for_no_other(again: str, parked: bool) -> None:
-    """Else its caller would take the other's result for its own."""
+async def test_an_id_of_a_call_in_flight_is_refused_for_another_call(again: str, parked: bool) -> None:
+    """Otherwise the caller would take the other call's result for its own."""
 
-    def lie() -> str:
+    def attack() -> str:
         with WireClient("tested") as holds, WireClient("tested") as wire:
-            if parked:  # The only place is another client's.
+            if parked:  # Another client has the only slot.
                 holds.request("sleep", 60)
                 assert holds.call("add", 1, 2) == 3
             wire.send(CALL | wire.number("sleep") << 8, msgpack.packb([60]), 7)
@@ -107,16 +107,16 @@ async def test_an_id_of_a_call_that_has_not_ended_is_used_for_no_other(again: st
             return fault_of(wire)
 
     async with shmrpc.serve(service, max_in_flight=1 if parked else 10) as server, shmrpc.connect("tested") as other:
-        assert await asyncio.to_thread(lie) == "it used the id 7 for two calls at once"
+        assert await asyncio.to_thread(attack) == "it used the id 7 for two calls at once"
         assert await eventually_in_loop(lambda: server.in_flight == server.waiting == 0, 30)
         assert await other.sleep(0, "others are served") == "others are served"
 
 
-async def test_deadlines_of_all_sizes_are_kept_or_refused() -> None:
+async def test_a_deadline_of_any_size_is_kept_or_refused() -> None:
     huge = [extension(16, (1 << bits).to_bytes(bits // 8 + 1, "big")) for bits in (64, 128, 1024, 4096, 60_000)]
     deadlines: list[Any] = [*NUMBERS, *huge, 1e300, float("inf"), float("nan"), "soon", None, True, [], {}]
 
-    def lie() -> list[int]:
+    def attack() -> list[int]:
         kinds = []
         with WireClient("tested") as wire:
             sleep = wire.number("sleep") << 8
@@ -136,14 +136,14 @@ async def test_deadlines_of_all_sizes_are_kept_or_refused() -> None:
         return kinds
 
     async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
-        kinds = await asyncio.to_thread(lie)
+        kinds = await asyncio.to_thread(attack)
         assert {RESULT, FAILURE} == set(kinds)
         assert await eventually_in_loop(lambda: server.in_flight == 0, 30)
         assert await other.sleep(0.001, "on time") == "on time"
 
 
-async def test_names_of_exceptions_are_not_kept() -> None:
-    """Each would be kept for ever, at a server by ABORT and at a client by FAILURE."""
+async def test_names_of_exceptions_are_not_cached_without_bound() -> None:
+    """A server would keep each name of an ABORT for ever, and a client each of a FAILURE."""
     before = count_classes()
     for number in range(2000):
         error = errors.remote_error("x", type_name="", base=f"Error{number}", remote_traceback="")
@@ -151,7 +151,7 @@ async def test_names_of_exceptions_are_not_kept() -> None:
     assert errors._join.cache_info().currsize < 500
     assert count_classes() - before < 500
 
-    def lie() -> Any:
+    def attack() -> Any:
         with WireClient("tested.flows") as wire:
             call = wire.request("total", None)
             wire.expect(CREDIT, call, 1)
@@ -160,7 +160,7 @@ async def test_names_of_exceptions_are_not_kept() -> None:
             return unpacked(wire.receive()[2])
 
     async with shmrpc.serve(flows):
-        assert (await asyncio.to_thread(lie))["kind"] == "raised"
+        assert (await asyncio.to_thread(attack))["kind"] == "raised"
     assert errors._join.cache_info().currsize < 500
 
 
@@ -168,8 +168,8 @@ def count_classes() -> int:
     return sum(isinstance(each, type) for each in gc.get_objects())
 
 
-async def test_credit_of_all_sizes_is_no_overflow() -> None:
-    def lie() -> tuple[str, str]:
+async def test_credit_of_any_size_does_not_overflow() -> None:
+    def attack() -> tuple[str, str]:
         with WireClient("tested.flows") as wire:
             call = wire.request("ticks", 60)
             for _ in range(20_000):
@@ -184,5 +184,5 @@ async def test_credit_of_all_sizes_is_no_overflow() -> None:
         return faults[0], faults[-1]
 
     async with shmrpc.serve(flows), shmrpc.connect("tested.flows") as other:
-        assert all("credit" in fault for fault in await asyncio.to_thread(lie))
+        assert all("credit" in fault for fault in await asyncio.to_thread(attack))
         assert await other.add(1, 2) == 3

@@ -1,4 +1,4 @@
-"""Mutated requests to endpoints whose calls the core runs: what it answers is what Python answers."""
+"""Mutated requests to endpoints that the native path runs: the core and Python give the same answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.server.native_path import native_handlers
-from tests.helpers.array_lies import ARRAY
+from tests.helpers.corrupt_arrays import ARRAY
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
 from tests.helpers.wire_client import (
@@ -39,45 +39,45 @@ from tests.helpers.wire_client import (
 )
 from tests.helpers.wire_memory import PARCEL, here, parcel
 from tests.reliability import figures
-from tests.reliability.hostile.liars import mutated
+from tests.reliability.hostile.hostile_peers import mutated
 
 LOOP = "uvloop"
-#: Requests that are under way at a time.
+#: Requests in flight at a time.
 TOGETHER: Final = 20
-#: A deadline that nobody reaches, and one that is long past.
+#: A deadline in the far future, and one long past.
 LATER, PAST = time.monotonic_ns() + 10**13, 1
-#: What each array has.
+#: Contents of each array.
 DATA: Final = np.arange(3.0).tobytes()
-#: By who has called the handlers: the core, from the loop's pump, or Python's fast path.
+#: Counts of the handlers' calls by the calling module: the native path, or Python's fast path.
 called: Counter[str] = Counter()
 
 service = shmrpc.Service("tested")
 
 
-def _noted(*values: Any) -> str:
-    """Arguments as a handler has got them."""
+def _count_call(*values: Any) -> str:
+    """Count the call; return the arguments as text."""
     called[sys._getframe(2).f_globals["__name__"]] += 1
     return repr(values)
 
 
 @service.endpoint
 def add(a: int, b: int) -> str:
-    return _noted(a, b)
+    return _count_call(a, b)
 
 
 @service.endpoint
 def mixed(number: int, real: float = 0.5, text: str = "", raw: bytes = b"", *, flag: bool | None = None) -> str:
-    return _noted(number, real, text, raw, flag)
+    return _count_call(number, real, text, raw, flag)
 
 
 @service.endpoint
 def nested(items: list[list[int]], mapping: dict[str, float], pair: tuple[int, str] = (0, "")) -> str:
-    return _noted(items, mapping, pair)
+    return _count_call(items, mapping, pair)
 
 
 @service.endpoint
 def anything(value: Any, other: Any = None) -> Any:
-    _noted(value)
+    _count_call(value)
     return value
 
 
@@ -99,12 +99,12 @@ def fail(text: str) -> None:
 
 @service.endpoint
 def image(pixels: np.ndarray, name: str = "") -> str:
-    return _noted(_described(pixels), name)
+    return _count_call(_described(pixels), name)
 
 
 @service.endpoint
 def real(pixels: npt.NDArray[np.floating], raw: bytes = b"") -> np.ndarray:
-    _noted(pixels, raw)
+    _count_call(pixels, raw)
     return pixels
 
 
@@ -117,7 +117,7 @@ def array(dtype: str, shape: list[int], data: int | bytes) -> msgpack.ExtType:
 
 
 def templates(wire: WireClient) -> list[tuple[int, bytes]]:
-    """Opcodes and bodies of requests that are right. Those of a PARCEL have buffers beside them: see `Sender`."""
+    """Return opcodes and bodies of valid requests. Those with PARCEL need the buffers that `Sender` adds."""
     calls: list[tuple[str, list[Any], dict[str, Any]]] = [
         ("add", [1, -2], {}),
         ("add", [], {"b": 300, "a": 70_000}),
@@ -153,8 +153,8 @@ def templates(wire: WireClient) -> list[tuple[int, bytes]]:
 
 
 @contextmanager
-def met_elsewhere() -> Iterator[None]:
-    """What meets meanwhile meets in a directory of its own, so that two servers can have one name."""
+def other_rendezvous_directory() -> Iterator[None]:
+    """Use another rendezvous directory during the block, so that two servers can have one name."""
     before = os.environ["XDG_RUNTIME_DIR"]
     with tempfile.TemporaryDirectory(prefix="t-", dir=Path(before).parent) as directory:
         os.environ["XDG_RUNTIME_DIR"] = directory
@@ -165,23 +165,23 @@ def met_elsewhere() -> Iterator[None]:
 
 
 class Sender:
-    """Sends the same requests as another one to another server."""
+    """A client that sends the same requests as another one to another server."""
 
     def __init__(self, wire: WireClient) -> None:
         self._wire = wire
-        #: The two buffers beside a body: one in the frame, and one in a block.
+        #: The two buffers of a parcel: one in the frame, and one in a block.
         self._beside = here(DATA), wire.extent().lend(DATA)
         self._lent = 0
 
     def answers(self, requests: list[tuple[int, bytes]]) -> list[Any]:
-        """What comes back for each of these requests, by their order."""
+        """Send the requests; return their answers in the same order."""
         ids = [self._wire.send(code, self._payload(code, body)) for code, body in requests]
         came: dict[int, Frame] = {}
         while len(came) < len(ids):
             frame = self._wire.receive()
             assert frame[1] in ids and frame[1] not in came, frame
             came[frame[1]] = frame
-        return [_told(*came[each]) for each in ids]
+        return [_comparable(*came[each]) for each in ids]
 
     def _payload(self, code: int, body: bytes) -> bytes:
         if not code & PARCEL:
@@ -189,14 +189,14 @@ class Sender:
         self._lent += 1
         return parcel(self._beside, body, DATA)
 
-    def has_all_back(self) -> bool:
-        """Whether the server has ended each lease that it was given."""
-        assert self._wire.call("add", 1, 2)  # Its ends of leases come on the way.
+    def has_all_loans(self) -> bool:
+        """Return True if the server has returned each loan."""
+        assert self._wire.call("add", 1, 2)  # Returned loans arrive with the answer.
         return len(self._wire.given_back) == self._lent
 
 
-def _told(opcode: int, call_id: int, body: bytes) -> Any:
-    """A result's bytes as they are; a failure without the lines of ours in its traceback, and addresses of objects."""
+def _comparable(opcode: int, call_id: int, body: bytes) -> Any:
+    """Return a result's bytes, or a failure without its traceback and addresses of objects."""
     if opcode != FAILURE:
         return opcode, body, body.buffers if isinstance(body, Parcel) else None
     failure = unpacked(body)
@@ -209,10 +209,10 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
     dice, outcomes, frames = random.Random(16), Counter[str](), scaled(2_000, 100_000)
     called.clear()
 
-    def none_of_them(endpoints: Any, runner: Any) -> _core.HandlerTable:
+    def no_native_handlers(endpoints: Any, runner: Any) -> _core.HandlerTable:
         return native_handlers([], runner)
 
-    def lie(core: WireClient, python: WireClient) -> None:
+    def send_all(core: WireClient, python: WireClient) -> None:
         right, sides = templates(core), (Sender(core), Sender(python))
         for _ in range(frames // TOGETHER):
             requests = []
@@ -222,24 +222,24 @@ async def test_the_core_answers_mutated_requests_as_python_does(monkeypatch: pyt
             for request, one, other in zip(requests, *[side.answers(requests) for side in sides], strict=True):
                 assert one == other, request
                 outcomes["failures" if one[0] == FAILURE else "results"] += 1
-        assert all(eventually(side.has_all_back) for side in sides)
+        assert all(eventually(side.has_all_loans) for side in sides)
 
     async with shmrpc.serve(service):
         core = await asyncio.to_thread(WireClient, "tested")
-        with met_elsewhere():
-            monkeypatch.setattr("shmrpc.server.dispatch.native_handlers", none_of_them)
+        with other_rendezvous_directory():
+            monkeypatch.setattr("shmrpc.server.dispatch.native_handlers", no_native_handlers)
             async with shmrpc.serve(service):
                 python = await asyncio.to_thread(WireClient, "tested")
                 began = time.monotonic()
-                await asyncio.to_thread(lie, core, python)
+                await asyncio.to_thread(send_all, core, python)
                 seconds = time.monotonic() - began
                 python.close()
         core.close()
     assert outcomes["results"] > frames // 10 and outcomes["failures"] > frames // 10
     by_python = called.pop("shmrpc.server.fast_path")
-    assert sum(called.values()) > by_python // 2, called  # The core has run most of what could be run.
+    assert sum(called.values()) > by_python // 2, called  # The native path has run most of the calls that it could.
     figures.note(
-        "lies: requests to the core",
+        "hostile peer: requests to the core",
         mutated=frames,
         run_by_the_core=sum(called.values()),
         run_by_python=by_python,

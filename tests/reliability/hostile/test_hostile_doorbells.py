@@ -1,4 +1,4 @@
-"""A peer that misuses the bell: is deaf, shuts it down, rings without end. It may lose its connection; nobody waits."""
+"""A peer that misuses the doorbell: reads no rings, shuts it down, rings without end. No other caller waits for it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from shmrpc.transport.shm import server as shm_server
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT
 from tests.helpers import traces
-from tests.helpers.lying_server import SUM, Babbler, Died, babbling, connected
+from tests.helpers.hostile_server import SUM, Babbler, Died, babbling, connected
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.wire_client import ON_BELL, READER_WAITS, WireClient
 from tests.reliability import figures
-from tests.reliability.hostile.liars import Polite, Watched, served
+from tests.reliability.hostile.hostile_peers import Polite, Watched, served
 
 LOOP = "either"
 
-#: Rings that go unheard, of which a socket holds some hundreds.
+#: Rings that the peer leaves unread; a socket holds some hundreds.
 RINGS = scaled(300, 3000)
 
 ENDED = "the bell was closed, and the connection was not"
 
 
-def unheard(bell: socket.socket) -> int:
-    """How many rings lie in a bell."""
+def count_unread(bell: socket.socket) -> int:
+    """Read the rings that a doorbell holds; return their number."""
     count = 0
     with contextlib.suppress(BlockingIOError):
         while bell.recv(1, socket.MSG_DONTWAIT):
@@ -45,17 +45,17 @@ def unheard(bell: socket.socket) -> int:
     return count
 
 
-def let_block(bell: socket.socket) -> None:
-    """As the holder of a descriptor can: the flags are those of all who have this end open."""
+def make_blocking(bell: socket.socket) -> None:
+    """Make the doorbell blocking, as each holder of a descriptor can: all of them share the flags."""
     flags = fcntl.fcntl(bell, fcntl.F_GETFL)
     fcntl.fcntl(bell, fcntl.F_SETFL, flags & ~os.O_NONBLOCK)
 
 
-def test_a_client_that_asks_for_rings_and_hears_none_holds_nobody_up() -> None:
-    """It says that it sleeps before each answer, and never takes a ring: until its bell is full, and beyond."""
+def test_a_client_that_requests_rings_and_reads_none_delays_no_other_client() -> None:
+    """The client announces its sleep before each answer, but reads no ring, even when its doorbell is full."""
     with served() as process, Polite("tested"), WireClient("tested") as wire:
         watched = Watched(process)
-        let_block(wire.bell)
+        make_blocking(wire.bell)
         for number in range(RINGS):
             wire.into.set_flag(READER_WAITS, ON_BELL)
             call = wire.request("add", number, 1)
@@ -64,18 +64,20 @@ def test_a_client_that_asks_for_rings_and_hears_none_holds_nobody_up() -> None:
                 assert eventually(lambda: wire.into.available() > 0, 20), "the server answers"
                 answer = wire._pull()
             assert answer[1] == call
-        rings = unheard(wire.bell)
+        rings = count_unread(wire.bell)
         assert 1 < rings < RINGS, "the bell was full"
         growth = watched.check()
-        assert wire.call("add", 1, 2) == 3, "a ring was all that it lost"
-    figures.note("lies: a bell that nobody hears", rings=RINGS, kept_by_the_socket=rings, server_grew=growth)
+        assert wire.call("add", 1, 2) == 3, "the client lost only rings"
+    figures.note(
+        "hostile peer: a doorbell with unread rings", rings=RINGS, kept_by_the_socket=rings, server_grew=growth
+    )
 
 
 def shut(how: int) -> Callable[[socket.socket], object]:
     return lambda bell: bell.shutdown(how)
 
 
-#: Ways to end a bell, all of which the other side sees in the same way.
+#: Ways to end a doorbell, all of which the other side sees in the same way.
 ENDS: dict[str, Callable[[socket.socket], object]] = {
     "closed": socket.socket.close,
     "shut down": shut(socket.SHUT_RDWR),
@@ -86,7 +88,7 @@ ENDS: dict[str, Callable[[socket.socket], object]] = {
 
 @contextlib.contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> Iterator[list[int]]:
-    """How often a method without arguments was called, as the length of the list."""
+    """Count the calls of a method without arguments, as the length of the list."""
     calls: list[int] = []
     method = getattr(cls, name)
 
@@ -101,10 +103,10 @@ def counted(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> Iterator[l
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("dies", [False, True], ids=["lives on", "dies"])
-async def test_a_client_that_ends_its_bell(
+async def test_a_client_that_ends_its_doorbell_breaks_the_protocol_or_has_died(
     monkeypatch: pytest.MonkeyPatch, end: Callable[[socket.socket], object], dies: bool
 ) -> None:
-    """It is told of its fault if it lives on, and is a client that died if it does not; the loop does not spin."""
+    """A living client reads its fault, a dead one is reported as lost; the server's loop does not spin."""
     lost: list[Exception] = []
 
     def note(self: shm_server.ShmListener, peer: shm_server.ShmPeer, error: shmrpc.ShmrpcError) -> None:
@@ -122,7 +124,7 @@ async def test_a_client_that_ends_its_bell(
             assert await asyncio.to_thread(wire.call, "add", 1, 2) == 3
             rang = len(rings)
             end(wire.bell)
-            assert await eventually_in_loop(lambda: len(rings) > rang, 20), "the server has noticed"
+            assert await eventually_in_loop(lambda: len(rings) > rang, 20), "the server reads the end"
             if dies:
                 wire.control.socket.shutdown(socket.SHUT_RDWR)
             else:
@@ -138,8 +140,8 @@ async def test_a_client_that_ends_its_bell(
     assert [type(error) for error in lost[:1]] == [kind], lost
 
 
-def test_a_client_that_is_deaf_to_the_end_of_its_bell_is_served_no_worse() -> None:
-    """It has shut down its end for reading alone: our rings fail, and that is all."""
+def test_a_client_that_shuts_its_doorbell_for_reading_is_served_like_others() -> None:
+    """The server's rings fail, without further effects."""
     with served() as process, Polite("tested"), WireClient("tested") as wire:
         wire.bell.shutdown(socket.SHUT_RD)
         for number in range(50):
@@ -151,7 +153,7 @@ def test_a_client_that_is_deaf_to_the_end_of_its_bell_is_served_no_worse() -> No
 
 
 def ring_all(bell: socket.socket, over: threading.Event) -> int:
-    """Rings as fast as it can: long packets, and such with descriptors. How often."""
+    """Ring as fast as possible until the event is set, with long packets and with descriptors; return the number."""
     rings = 0
     with open("/dev/null") as null:
         files = array.array("i", [null.fileno()] * 20)
@@ -170,7 +172,7 @@ def ring_all(bell: socket.socket, over: threading.Event) -> int:
 
 
 class Ringer(threading.Thread):
-    """Rings a bell until it is told that it is enough."""
+    """A thread that rings a doorbell until the end of the block."""
 
     def __init__(self, bell: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -192,8 +194,8 @@ class Ringer(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_client_that_rings_without_end_is_one_of_many() -> None:
-    """Others get their calls through meanwhile, and what came with its rings is not kept."""
+def test_a_client_that_rings_without_end_does_not_stop_other_clients() -> None:
+    """The calls of other clients go on, and the server keeps nothing of the rings."""
     with served() as process, shmrpc.sync.connect("tested") as client, Polite("tested") as polite:
         watched = Watched(process)
         before = client.descriptors()
@@ -204,19 +206,19 @@ def test_a_client_that_rings_without_end_is_one_of_many() -> None:
             assert wire.call("add", 1, 2) == 3
         assert eventually(lambda: client.descriptors() == before, 20)
         growth = watched.check()
-    figures.note("lies: a bell without end", rings=ringer.rings, polite_calls=polite.calls, server_grew=growth)
+    figures.note("hostile peer: rings without end", rings=ringer.rings, polite_calls=polite.calls, server_grew=growth)
 
 
 def bell_of(babbler: Babbler) -> socket.socket:
-    """The server's end once more."""
+    """Return a socket of the server's end of the doorbell."""
     return socket.socket(fileno=os.dup(babbler.bell))
 
 
-def deaf(babbler: Babbler, call_id: int) -> None:
-    """Answers many calls, says before each that it sleeps, and hears no ring."""
+def answer_without_reading_rings(babbler: Babbler, call_id: int) -> None:
+    """Answer many calls, announce a sleep before each, and read no ring."""
     channel, number = babbler.channel, 0
     with bell_of(babbler) as bell:
-        let_block(bell)
+        make_blocking(bell)
         channel.send(RESULT, call_id, SUM)
         while number < RINGS:
             channel.park()
@@ -226,39 +228,42 @@ def deaf(babbler: Babbler, call_id: int) -> None:
             assert frame is not None and frame[0] & 0xFF == CALL
             channel.send(RESULT, frame[1], SUM)
             number += 1
-        babbler.unheard = unheard(bell)
+        babbler.unread_rings = count_unread(bell)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_that_asks_for_rings_and_hears_none_holds_nobody_up(runtime: Path, blocking: bool) -> None:
-    with babbling(runtime, deaf) as babbler:
+async def test_a_server_that_requests_rings_and_reads_none_delays_no_client(runtime: Path, blocking: bool) -> None:
+    with babbling(runtime, answer_without_reading_rings) as babbler:
         async with connected(blocking) as caller:
-            # The answer of the babbler itself, to the first call, comes twice; nobody waits for it.
+            # The helper answers the first call a second time; no call waits for that answer.
             for _ in range(RINGS + 1):
                 assert await asyncio.wait_for(caller.call("add", 1, 2), 20) == 3
-            assert await eventually_in_loop(lambda: babbler.unheard > 0, 20)
-    assert 1 < babbler.unheard < RINGS, "the bell was full"
+            assert await eventually_in_loop(lambda: babbler.unread_rings > 0, 20)
+    assert 1 < babbler.unread_rings < RINGS, "the bell was full"
 
 
-def ends_it(babbler: Babbler, call_id: int) -> None:
+def end_doorbell(babbler: Babbler, call_id: int) -> None:
     with bell_of(babbler) as bell:
         bell.shutdown(socket.SHUT_RDWR)
 
 
-def ends_it_and_dies(babbler: Babbler, call_id: int) -> None:
-    ends_it(babbler, call_id)
+def end_doorbell_and_die(babbler: Babbler, call_id: int) -> None:
+    end_doorbell(babbler, call_id)
     raise Died
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_that_ends_its_bell(runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool) -> None:
-    """The answer that was there before counts; then the connection is at an end, for a fault of the server's.
+async def test_a_server_that_ends_its_doorbell_loses_its_connection(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool
+) -> None:
+    """An answer that came before counts; then the connection ends for a fault of the server.
 
-    Threads sleep on the semaphore, and look at the bell before a request to a server that was quiet for a while.
+    Threads sleep on the semaphore, and check the doorbell before a request to a server that was quiet for a while.
     """
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 1.5)
-    with counted(monkeypatch, loop_client.LoopConnection, "_on_bell") as rings, babbling(runtime, ends_it) as babbler:
+    counting = counted(monkeypatch, loop_client.LoopConnection, "_on_bell")
+    with counting as rings, babbling(runtime, end_doorbell) as babbler:
         async with connected(blocking) as caller:
             assert await caller.call("add", 1, 2) == 3
             with pytest.raises(shmrpc.RemoteProtocolError, match=ENDED):
@@ -271,19 +276,19 @@ async def test_a_server_that_ends_its_bell(runtime: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_whose_bell_ends_as_it_dies(
+async def test_a_server_whose_doorbell_ends_as_it_dies_is_a_lost_connection(
     runtime: Path, monkeypatch: pytest.MonkeyPatch, blocking: bool
 ) -> None:
-    """The bell ends first, and the connection after it: the server has died, and has broken no rule."""
+    """The doorbell ends first, and the connection after it: the server has died, without a fault."""
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 20)
-    with babbling(runtime, ends_it_and_dies):
+    with babbling(runtime, end_doorbell_and_die):
         async with connected(blocking) as caller:
             with pytest.raises(shmrpc.ConnectionLost):
                 await caller.call("add", 1, 2)
 
 
-def rings_without_end(babbler: Babbler, call_id: int) -> None:
-    """Answers calls meanwhile, until the client has had enough of them."""
+def ring_without_end(babbler: Babbler, call_id: int) -> None:
+    """Ring and answer calls, until the client closes."""
     with bell_of(babbler) as bell, Ringer(bell):
         babbler.channel.send(RESULT, call_id, SUM)
         for _ in range(200):
@@ -295,10 +300,10 @@ def rings_without_end(babbler: Babbler, call_id: int) -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_that_rings_without_end(runtime: Path, blocking: bool) -> None:
-    """Its own client has its answers, and everything else in that loop goes on."""
+async def test_a_server_that_rings_without_end_answers_its_client(runtime: Path, blocking: bool) -> None:
+    """The client gets its answers, and all other tasks of its loop go on."""
     before = traces.settled_descriptors()
-    with babbling(runtime, rings_without_end):
+    with babbling(runtime, ring_without_end):
         async with connected(blocking) as caller:
             for _ in range(201):
                 assert await asyncio.wait_for(caller.call("add", 1, 2), 20) == 3

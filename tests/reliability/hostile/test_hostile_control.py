@@ -1,4 +1,4 @@
-"""Control messages of all wrong kinds, from either side: cut, too long, mutated, out of order, with any descriptors."""
+"""Invalid control messages, from either side: cut, too long, mutated, out of order, with any descriptors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.wire_client import MAX_MESSAGE, Control, Gone, WireClient, unpacked
 from tests.reliability import figures
-from tests.reliability.hostile.liars import CHOSEN, Polite, Watched, mutated, served
+from tests.reliability.hostile.hostile_peers import CHOSEN, Polite, Watched, mutated, served
 
 LOOP = "either"
 
@@ -36,7 +36,7 @@ SHAPES = [None, {"streams": True}, {"inputs": [["numbers", 0]]}]
 
 
 def memfd() -> int:
-    file = os.memfd_create("liar")
+    file = os.memfd_create("hostile")
     os.truncate(file, 4096)
     return file
 
@@ -53,7 +53,7 @@ def unix_socket() -> int:
     return left.detach()
 
 
-#: What may come in the place of a descriptor.
+#: Functions that open a wrong descriptor.
 DESCRIPTORS: list[Callable[[], int]] = [
     memfd,
     pipe,
@@ -78,7 +78,7 @@ def descriptors(dice: random.Random, count: int) -> Iterator[list[int]]:
 
 
 def any_message(dice: random.Random) -> bytes:
-    """A packet for a control socket, as it should be or not."""
+    """Return a packet for a control socket, valid or invalid."""
     messages: list[dict[str, Any]] = [
         HELLO,
         HELLO | {"version": dice.choice(CHOSEN)},
@@ -106,27 +106,27 @@ def any_message(dice: random.Random) -> bytes:
             return packet
 
 
-def lied_to_once(dice: random.Random, outcomes: Counter[str]) -> int:
-    """One control socket, and some messages on it; how many."""
-    liar, sent = Control("tested"), 0
-    liar.socket.settimeout(30)
-    with liar.socket:
+def send_messages(dice: random.Random, outcomes: Counter[str]) -> int:
+    """Open a control socket, send some messages and count the answers; return the number of messages."""
+    client, sent = Control("tested"), 0
+    client.socket.settimeout(30)
+    with client.socket:
         if dice.random() < 0.3:
-            liar.send("hello", version=5, max_frame=1 << 20)
+            client.send("hello", version=5, max_frame=1 << 20)
         for _ in range(dice.randrange(1, 5)):
             with descriptors(dice, dice.choice((0, 0, 1, 3, 8, 9, 50))) as files:
                 try:
-                    socket.send_fds(liar.socket, [any_message(dice)], files)
+                    socket.send_fds(client.socket, [any_message(dice)], files)
                 except (BrokenPipeError, ConnectionResetError):
                     break
             sent += 1
         if dice.random() < 0.3:
             outcomes["left without a word"] += 1
-            return sent  # Whatever comes is not waited for.
-        liar.socket.shutdown(socket.SHUT_WR)
+            return sent  # The server's answers are not read.
+        client.socket.shutdown(socket.SHUT_WR)
         with contextlib.suppress(Gone):
             while True:
-                message, came = liar.receive()
+                message, came = client.receive()
                 for each in came:
                     os.close(each)
                 outcomes[message["type"]] += 1
@@ -134,8 +134,8 @@ def lied_to_once(dice: random.Random, outcomes: Counter[str]) -> int:
 
 
 @pytest.mark.slow
-def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
-    """Meanwhile others say nothing at all, and hold their places."""
+def test_invalid_control_messages_harm_no_other_client() -> None:
+    """Silent clients occupy handshakes of the server at the same time."""
     dice, outcomes, sent = random.Random(9), Counter[str](), 0
     with served() as process, Polite("tested") as polite, shmrpc.sync.connect("tested") as client:
         watched = Watched(process)
@@ -144,7 +144,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
         for each in silent[:25]:
             each.send("hello", version=5, max_frame=1 << 20)
         for _ in range(scaled(250, 4_000)):
-            sent += lied_to_once(dice, outcomes)
+            sent += send_messages(dice, outcomes)
         for each in silent:
             each.socket.close()
         assert client.add(1, 2) == 3
@@ -152,7 +152,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
         growth = watched.check()
     assert outcomes["refuse"] and outcomes["welcome"]
     figures.note(
-        "lies: control messages",
+        "hostile peer: control messages",
         sent=sent,
         polite_calls=polite.calls,
         server_grew=growth,
@@ -160,7 +160,7 @@ def test_control_messages_of_all_kinds_harm_nobody_else() -> None:
     )
 
 
-def test_anything_but_goodbye_ends_a_connection_that_stands() -> None:
+def test_any_message_but_goodbye_ends_an_established_connection() -> None:
     dice, outcomes = random.Random(10), Counter[str]()
     with served() as process, Polite("tested"):
         for _ in range(scaled(60, 600)):
@@ -173,23 +173,23 @@ def test_anything_but_goodbye_ends_a_connection_that_stands() -> None:
                         assert message["type"] == "goodbye" and message["reason"]
                 outcomes["ended"] += 1
         assert process.process.poll() is None
-    figures.note("lies: messages to a connection", **outcomes)
+    figures.note("hostile peer: messages to a connection", **outcomes)
 
 
 @pytest.mark.slow
-async def test_who_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "STEP_TIMEOUT", 2)  # Who gets no CPU for a second still says hello in time.
+async def test_a_client_that_is_slow_in_the_handshake_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "STEP_TIMEOUT", 2)  # Enough for a client that gets no CPU for a second.
 
     def silent_after(packets: int) -> None:
-        liar = Control("tested")
-        with liar.socket:
+        client = Control("tested")
+        with client.socket:
             if packets:
-                liar.send("hello", version=5, max_frame=1 << 20)
-                for each in liar.expect("welcome")[1]:
+                client.send("hello", version=5, max_frame=1 << 20)
+                for each in client.expect("welcome")[1]:
                     os.close(each)
-            liar.socket.settimeout(20)
+            client.socket.settimeout(20)
             with pytest.raises(Gone):
-                liar.receive()
+                client.receive()
 
     async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
         await asyncio.gather(*(asyncio.to_thread(silent_after, packets) for packets in (0, 1, 0, 1)))
@@ -197,15 +197,15 @@ async def test_who_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await other.add(1, 2) == 3
 
 
-class LyingServer:
-    """Answers whoever comes with what ``script`` sends."""
+class HostileServer:
+    """A server that answers each client with the messages of `script`."""
 
     def __init__(self, runtime: Path, script: Callable[[socket.socket], None]) -> None:
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._script = script
         self._over = False
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.bind(str(runtime / "liar.sock"))
+        self._listening.bind(str(runtime / "hostile.sock"))
         self._listening.listen(5)
         self._thread = threading.Thread(target=self._serve)
 
@@ -218,7 +218,7 @@ class LyingServer:
                 client.settimeout(10)
                 self._script(client)
 
-    def __enter__(self) -> LyingServer:
+    def __enter__(self) -> HostileServer:
         self._thread.start()
         return self
 
@@ -243,20 +243,20 @@ def shapes_of_all_kinds(dice: random.Random) -> Any:
     )
 
 
-def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
-    """A handshake as it should be, but for a lie in one of its steps."""
+def corrupt_handshake(dice: random.Random) -> Callable[[socket.socket], None]:
+    """Return a script of a handshake that is corrupt in one of its steps."""
 
     def script(client: socket.socket) -> None:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
-        offer = Offer("liar", ["add", "count", "total"], {})
+        offer = Offer("hostile", ["add", "count", "total"], {})
         made = handshake.accept_client(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         try:
-            lie(client, made.welcome, [each.fileno() for each in made.theirs])
+            send_corrupt_welcome(client, made.welcome, [each.fileno() for each in made.theirs])
         finally:
             made.close()
 
-    def lie(client: socket.socket, packet: bytes, files: list[int]) -> None:
+    def send_corrupt_welcome(client: socket.socket, packet: bytes, files: list[int]) -> None:
         welcome = unpacked(packet)
         what = dice.randrange(8)
         with descriptors(dice, 12) as others:
@@ -282,44 +282,46 @@ def handshake_that_lies(dice: random.Random) -> Callable[[socket.socket], None]:
                 case _:
                     packet = any_message(dice)
             socket.send_fds(client, [packet], files)
-        client.recv(1000)  # confirm, if it was believed.
+        client.recv(1000)  # confirm, if the client accepted the welcome.
         for _ in range(dice.randrange(3)):
             with descriptors(dice, dice.choice((0, 3))) as others:
                 good = control.encode(control.GoAway())
                 socket.send_fds(client, [dice.choice([any_message(dice), good])], others)
-        # Who was believed is called; its calls are not answered.
+        # A client that accepted the handshake calls; its calls are not answered.
 
     return script
 
 
-#: What a client may say of such a server.
-TOLD = (shmrpc.ProtocolError, shmrpc.ServiceUnavailable, shmrpc.ConnectionLost, shmrpc.CallError)
+#: Errors that a client may raise because of such a server.
+EXPECTED_ERRORS = (shmrpc.ProtocolError, shmrpc.ServiceUnavailable, shmrpc.ConnectionLost, shmrpc.CallError)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_whose_handshake_lies(runtime: Path, blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client says so, keeps no descriptor, and its other connections go on."""
+async def test_a_client_reports_a_corrupt_handshake_and_its_other_connections_go_on(
+    runtime: Path, blocking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises an error and keeps no descriptor."""
     monkeypatch.setattr(control, "STEP_TIMEOUT", 10)
     dice, outcomes = random.Random(11), Counter[str]()
 
     def in_threads() -> None:
-        with shmrpc.sync.connect("liar", timeout=0, call_timeout=0.1) as client:
+        with shmrpc.sync.connect("hostile", timeout=0, call_timeout=0.1) as client:
             client.add(1, 2)
 
     async def in_a_loop() -> None:
-        async with shmrpc.connect("liar", timeout=0, call_timeout=0.1) as client:
+        async with shmrpc.connect("hostile", timeout=0, call_timeout=0.1) as client:
             await client.add(1, 2)
 
-    with LyingServer(runtime, handshake_that_lies(dice)):
+    with HostileServer(runtime, corrupt_handshake(dice)):
         async with shmrpc.serve(service), shmrpc.connect("tested") as good:
             assert await good.add(1, 2) == 3
             before = traces.settled_descriptors()
             for _ in range(scaled(40, 300)):
                 try:
                     await (asyncio.to_thread(in_threads) if blocking else in_a_loop())
-                except TOLD as error:
+                except EXPECTED_ERRORS as error:
                     outcomes[type(error).__name__] += 1
                 assert await good.add(1, 2) == 3
             assert await eventually_in_loop(lambda: traces.descriptors() == before, 30)
     assert outcomes["RemoteProtocolError"]
-    figures.note(f"lies: handshake of a server, {'threads' if blocking else 'loop'}", **outcomes)
+    figures.note(f"hostile peer: handshake of a server, {'threads' if blocking else 'loop'}", **outcomes)

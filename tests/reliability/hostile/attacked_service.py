@@ -1,4 +1,4 @@
-"""A service for liars: one endpoint of each shape, and none that does much, whatever it is asked."""
+"""A service for hostile clients: one endpoint of each shape, none of which does much for any arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def echo(value: Any) -> Any:
 
 @service.endpoint
 def size(value: Any) -> int:
-    """Takes anything and answers little."""
+    """Take any value and return a small one."""
     return len(value) if hasattr(value, "__len__") else 0
 
 

@@ -52,7 +52,7 @@ class Babbler:
         #: The files of the connection: segment and, of a client that sleeps on one, semaphores; to be cut off.
         self.files: list[int] = []
         #: Rings that a deaf one has left in it.
-        self.unheard = 0
+        self.unread_rings = 0
         #: Its end of the control socket, once the client has called.
         self.control: socket.socket | None = None
         #: The client's last words.

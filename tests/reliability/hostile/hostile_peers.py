@@ -1,4 +1,4 @@
-"""What liars of all kinds have in common: what they choose, who is polite meanwhile, and what a process may take."""
+"""Parts that tests of hostile peers share: chosen values, a polite client beside the peer, and limits of the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import shmrpc
 from tests.helpers.server_process import ServerProcess, eventually
 
-#: Whole numbers that a liar chooses.
+#: Whole numbers that a hostile peer chooses.
 CHOSEN: Final = [
     0, 1, 2, 7, 8, 15, 16, 127, 128, 255, 256, 1024, 4095, 4096, 65_535, 65_536, 65_544, 131_072, 2**31 - 1, 2**31,
     2**32 - 1, 2**32, 2**53, 2**61 - 1, 2**63 - 1, 2**63, 2**64 - 9, 2**64 - 8, 2**64 - 1,
@@ -20,12 +20,12 @@ CHOSEN: Final = [
 BEGINNINGS: Final = bytes([0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, *range(0xC0, 0xE0), 0xFF, 0x00])
 #: Bytes of the largest body.
 MAX_FRAME: Final = 1 << 20
-#: Bytes by which a server may grow while it is lied to: some bodies of the largest size, as Python keeps them.
+#: Bytes by which a server may grow under attack: some bodies of the largest size, as Python keeps them.
 GROWTH: Final = 192 << 20
 
 
 def word(dice: random.Random) -> int:
-    """A word of eight bytes: chosen, or two chosen halves, or anything."""
+    """Return a word of eight bytes: a chosen one, one of two chosen halves, or a random one."""
     match dice.randrange(4):
         case 0:
             return dice.choice(CHOSEN)
@@ -38,7 +38,7 @@ def word(dice: random.Random) -> int:
 
 
 def mutated(dice: random.Random, body: bytes) -> bytes:
-    """The same bytes but for some changes: in place, cut, doubled, put in or put behind."""
+    """Return the body with some random changes: bytes changed, removed, doubled, inserted or appended."""
     changed = bytearray(body)
     for _ in range(dice.randrange(1, 4)):
         at = dice.randrange(len(changed) + 1)
@@ -59,7 +59,7 @@ def mutated(dice: random.Random, body: bytes) -> bytes:
 
 
 class Polite(threading.Thread):
-    """A client that calls all the time, and wants each answer to be right."""
+    """A client that calls all the time and checks each answer."""
 
     def __init__(self, service: str) -> None:
         super().__init__(daemon=True)
@@ -93,11 +93,11 @@ class Polite(threading.Thread):
 
 
 class Watched:
-    """A server process that is lied to: it has to live, and not to grow beyond its limits."""
+    """A server process under attack, which must stay alive and within its limits."""
 
     def __init__(self, process: ServerProcess) -> None:
         self._process = process
-        (Path("/proc") / str(process.pid) / "clear_refs").write_text("5")  # The highest begins anew.
+        (Path("/proc") / str(process.pid) / "clear_refs").write_text("5")  # Resets the peak value.
         self._before = self._status("VmRSS")
 
     def _status(self, name: str) -> int:
@@ -105,45 +105,45 @@ class Watched:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
     def growth(self) -> int:
-        """Bytes of memory beyond what it had, at the most."""
+        """Return the bytes of memory beyond those at the start, at the peak."""
         return self._status("VmHWM") - self._before
 
     def check(self) -> str:
-        """Asserts that it lives and is small; its growth in words."""
+        """Assert that the server is alive and has not grown too much; return its growth as text."""
         assert self._process.process.poll() is None, "the server has died"
         growth = self.growth()
         assert growth < GROWTH, f"the server grew by {growth:,} bytes"
         return f"{growth / (1 << 20):.1f} MiB"
 
 
-#: What a server never has to log, whatever it is told: each is an exception that nobody has foreseen.
-UNFORESEEN: Final = ("Exception in callback", "never retrieved", "panicked at", "Exception ignored")
+#: Texts that a server never logs: each comes with an unexpected exception.
+UNEXPECTED: Final = ("Exception in callback", "never retrieved", "panicked at", "Exception ignored")
 
 
 class Served(ServerProcess):
-    """The service for liars in a process of its own. What it logs is read, so that it never waits for a reader."""
+    """The attacked service in a process of its own, and a thread that reads its log so that it never blocks."""
 
     def __init__(self) -> None:
-        super().__init__("tests.reliability.hostile.lied_to_service:service", "--max-frame", str(MAX_FRAME))
+        super().__init__("tests.reliability.hostile.attacked_service:service", "--max-frame", str(MAX_FRAME))
         assert self.process.stderr is not None
         self._log, self.process.stderr = self.process.stderr, None
-        #: What nobody has foreseen, and what followed.
-        self.unforeseen: list[str] = []
+        #: Log lines of unexpected exceptions, and the lines that followed.
+        self.unexpected_lines: list[str] = []
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
     def _read(self) -> None:
         for line in self._log:
-            if 0 < len(self.unforeseen) < 20 or any(words in line for words in UNFORESEEN):
-                self.unforeseen.append(line)
+            if 0 < len(self.unexpected_lines) < 20 or any(words in line for words in UNEXPECTED):
+                self.unexpected_lines.append(line)
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
         self._reading.join(30)
         self._log.close()
-        assert not self.unforeseen, "".join(self.unforeseen)
+        assert not self.unexpected_lines, "".join(self.unexpected_lines)
 
 
 def served() -> Served:
-    """The service for liars in a process of its own."""
+    """Return the attacked service in a process of its own."""
     return Served()

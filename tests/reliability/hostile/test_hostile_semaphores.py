@@ -1,4 +1,4 @@
-"""A peer that overwrites the semaphores of its connection, which both sides write: nobody aborts, hangs or spins."""
+"""A peer that overwrites the semaphores of its connection, which both sides write: no process aborts or hangs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.transport.shm.segment import NewSegment
-from tests.helpers.lying_server import Babbler, Died, babbling, connected
+from tests.helpers.hostile_server import Babbler, Died, babbling, connected
 from tests.helpers.server_process import PATIENCE, eventually
 from tests.helpers.time_bound import bounded
 from tests.helpers.wire_client import ON_SEMAPHORE, READER_WAITS, WireClient
 from tests.reliability import figures
-from tests.reliability.hostile.liars import Polite, Watched, served
+from tests.reliability.hostile.hostile_peers import Polite, Watched, served
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,12 @@ def in_time() -> Iterator[None]:
 
 
 def semaphore(value: int, waiters: int, private: int) -> bytes:
-    """What glibc has in a semaphore's file."""
+    """Return the contents of glibc's semaphore."""
     return struct.pack("=IIII16x", value, waiters, private, 0)
 
 
-#: What glibc takes for a number of rings, a number of sleepers, and bits of the system call that it makes.
-LIES = {
+#: Contents of a semaphore, which glibc reads as a count of rings, a count of sleepers, and flags of its system call.
+CONTENTS = {
     "garbage": b"\xa5" * 32,
     "ones": b"\xff" * 32,
     "zeros": bytes(32),
@@ -49,34 +49,34 @@ LIES = {
 }
 
 
-def test_a_client_that_overwrites_its_semaphores_and_closes_harms_nobody_else() -> None:
+def test_a_client_that_overwrites_its_semaphores_and_closes_harms_no_other_client() -> None:
     with served() as process, Polite("tested") as polite, shmrpc.sync.connect("tested") as client:
         watched = Watched(process)
         before = client.descriptors()
-        for lie in LIES.values():
-            with contextlib.closing(Liar("tested", semaphores=True)) as wire:
-                wire.overwrite(lie)
+        for contents in CONTENTS.values():
+            with contextlib.closing(SemaphoreOverwriter("tested", semaphores=True)) as wire:
+                wire.overwrite(contents)
                 wire.into.set_flag(READER_WAITS, ON_SEMAPHORE)
                 wire.request("add", 1, 2)
                 assert eventually(lambda wire=wire: wire.into.available() > 0), "the server answers"  # type: ignore[misc]
-                wire.overwrite(lie)
-            # It has closed as the honest do: the server rings its own semaphore then.
+                wire.overwrite(contents)
+            # The client has closed as usual: the server rings its own semaphore then.
             assert client.add(1, 2) == 3
         assert eventually(lambda: client.descriptors() == before)
         growth = watched.check()
-    figures.note("lies: semaphores overwritten", polite_calls=polite.calls, server_grew=growth)
+    figures.note("hostile peer: semaphores overwritten", polite_calls=polite.calls, server_grew=growth)
 
 
-class Liar(WireClient):
+class SemaphoreOverwriter(WireClient):
     """A client that writes into the files of its semaphores."""
 
     def _map(self) -> None:
         self._files = [os.open(f"/dev/shm/sem.{name}", os.O_RDWR) for name in self.welcome["semaphores"]]
         super()._map()
 
-    def overwrite(self, lie: bytes) -> None:
+    def overwrite(self, contents: bytes) -> None:
         for descriptor in self._files:
-            os.pwrite(descriptor, lie, 0)
+            os.pwrite(descriptor, contents, 0)
 
     def close(self, **goodbye: object) -> None:
         super().close(**goodbye)
@@ -84,18 +84,18 @@ class Liar(WireClient):
             os.close(descriptor)
 
 
-def overwrites(lie: bytes) -> Callable[[Babbler, int], None]:
+def overwrites(contents: bytes) -> Callable[[Babbler, int], None]:
     def misdeed(babbler: Babbler, call_id: int) -> None:
         for descriptor in babbler.files[1:]:
-            os.pwrite(descriptor, lie, 0)
+            os.pwrite(descriptor, contents, 0)
 
     return misdeed
 
 
-@pytest.mark.parametrize("lie", LIES)
-async def test_a_server_that_overwrites_the_semaphores_of_its_client(runtime: Path, lie: str) -> None:
-    """It has its answers, and closes as ever: which rings the client's own semaphore."""
-    with babbling(runtime, overwrites(LIES[lie])):
+@pytest.mark.parametrize("contents", CONTENTS)
+async def test_a_client_of_a_server_that_overwrites_semaphores_gets_its_answers(runtime: Path, contents: str) -> None:
+    """Closing rings the client's own semaphore."""
+    with babbling(runtime, overwrites(CONTENTS[contents])):
         async with connected(True) as caller:
             for _ in range(3):
                 assert await caller.call("add", 1, 2) == 3
@@ -103,9 +103,9 @@ async def test_a_server_that_overwrites_the_semaphores_of_its_client(runtime: Pa
 
 @contextlib.contextmanager
 def rung_without_end(runtime: Path) -> Iterator[threading.Event]:
-    """A server that answers nothing, and lets its client hear a ring whenever it looks.
+    """Serve a client without answers, and ring whenever it waits.
 
-    Its connection ends with the event, and its rings do not.
+    The connection ends with the event; the rings go on until the end of the block.
     """
     over, quiet = threading.Event(), threading.Event()
 
@@ -135,10 +135,10 @@ def rung_without_end(runtime: Path) -> Iterator[threading.Event]:
 
 
 class Alarm(Exception):
-    """A signal came."""
+    """Raised by the handler of a signal."""
 
 
-def test_who_is_always_woken_has_its_deadlines_its_signals_and_its_end(runtime: Path) -> None:
+def test_a_client_that_is_woken_without_end_keeps_its_deadlines_signals_and_close(runtime: Path) -> None:
     def on_alarm(*_: object) -> None:
         raise Alarm
 
@@ -159,16 +159,16 @@ def test_who_is_always_woken_has_its_deadlines_its_signals_and_its_end(runtime: 
         timer.join()
 
 
-# An honest peer that uses the functions of its C library.
+# --- a correct peer that uses the functions of its C library ---
 
 
 @contextlib.contextmanager
 def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.mmap]]:
-    """A side that sleeps in threads, as it says; both semaphores, to the server first; and the segment."""
+    """Make a channel that sleeps on a semaphore; yield it, both semaphores (the server's first) and the segment."""
     made = NewSegment("tested")
     assert made.semaphores is not None
     opened = [posix_ipc.Semaphore(f"/{name}") for name in made.semaphores]
-    # What else it needs to be a channel, and nobody uses.
+    # Further parts that a channel needs and this test does not use.
     bell, lending = _core.Descriptor.pair()
     try:
         side = _core.Channel(
@@ -194,16 +194,16 @@ def channel() -> Iterator[tuple[_core.Channel, list[posix_ipc.Semaphore], mmap.m
         made.unlink()
 
 
-#: Where in a segment the reader of each ring says that it sleeps.
+#: Offsets of the flags by which the reader of each ring announces its sleep.
 SERVER_SLEEPS, CLIENT_SLEEPS = 128 + 256, 640 + 256
 
 
-def is_said(segment: mmap.mmap, flag: int) -> bool:
+def is_flag_set(segment: mmap.mmap, flag: int) -> bool:
     return bool(struct.unpack_from("=I", segment, flag)[0] == ON_SEMAPHORE)
 
 
 def test_a_peer_that_posts_with_its_own_c_library_wakes_us() -> None:
-    """Which wakes nobody, unless the semaphore says that somebody waits: there is no end of the wait but the ring."""
+    """The ring alone ends the wait; glibc's post wakes a sleeper only if the semaphore counts one."""
     with channel() as (side, (ours, _), segment):
         calls = _core.ThreadCalls(
             side,
@@ -220,14 +220,14 @@ def test_a_peer_that_posts_with_its_own_c_library_wakes_us() -> None:
         for _ in range(20):
             sleeper = threading.Thread(target=calls.drive, args=(10 * PATIENCE,))
             sleeper.start()
-            assert eventually(lambda: is_said(segment, SERVER_SLEEPS))
+            assert eventually(lambda: is_flag_set(segment, SERVER_SLEEPS))
             ours.release()
             sleeper.join(PATIENCE)
             assert not sleeper.is_alive()
-            assert ours.value == 0, "what was heard is taken"
+            assert ours.value == 0, "the sleeper has taken the ring"
 
 
-def test_a_peer_that_waits_with_its_own_c_library_is_woken_by_us() -> None:
+def test_a_peer_that_waits_with_its_own_c_library_is_woken_by_our_ring() -> None:
     with channel() as (side, (_, theirs), segment):
         for number in range(20):
             sleeper = threading.Thread(target=theirs.acquire)
@@ -236,4 +236,4 @@ def test_a_peer_that_waits_with_its_own_c_library_is_woken_by_us() -> None:
             side.send(0, number, b"")
             sleeper.join(PATIENCE)
             assert not sleeper.is_alive()
-            assert not is_said(segment, CLIENT_SLEEPS)
+            assert not is_flag_set(segment, CLIENT_SLEEPS)

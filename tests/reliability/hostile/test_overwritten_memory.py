@@ -1,6 +1,6 @@
-"""A peer that scribbles over all that it shares: its connection may end, and no other.
+"""A peer that overwrites all shared memory at random: its connection may end, and no other.
 
-That is the segment, both semaphores, and the memory that either side lends the other; at rest and while traffic runs.
+The memory is the segment, both semaphores, and the blocks that either side lends; at rest and while traffic runs.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from tests.helpers.wire_client import (
 )
 from tests.helpers.wire_memory import PARCEL, Theirs, parcel
 from tests.reliability import figures
-from tests.reliability.hostile.liars import Polite, Watched, served, word
+from tests.reliability.hostile.hostile_peers import Polite, Watched, served, word
 
-#: Where the words are that matter the most: both rings' control, and the beginning of each one's data.
+#: Offsets of the most important words: both rings' control, and the beginning of each one's data.
 CONTROL = [*range(128, 1152, 128)]
 
 
-#: Bytes from which on the other side answers with memory that it lends.
+#: Bytes from which on the other side answers with a loan.
 LARGE = 50_000
 
 
 class Writable(Theirs):
-    """The server's extents, which a liar maps to be written."""
+    """The server's extents, mapped writable."""
 
     access = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class Sharing(WireClient):
-    """A client that has all that it shares with the server mapped, to be written."""
+    """A client with writable mappings of all memory that it shares with the server."""
 
     def _map(self) -> None:
         super()._map()
@@ -77,15 +77,15 @@ class Sharing(WireClient):
             semaphore.close()
 
 
-class Scribbler:
-    """One connection whose client writes anything anywhere; it reads nothing back but how it ends."""
+class Overwriter:
+    """A connection whose client overwrites any word; it reads only how the connection ends."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._wire = wire = Sharing("tested", semaphores=True)
         wire.gives_back = False
         self._calls = [(CALL | wire.number("add") << 8, msgpack.packb([1, 1]))]
-        # What we lend comes back in what the server lends, and keeps.
+        # A lent value returns in a block of the server, which the client keeps.
         line = wire.extent().lend(bytes(LARGE))
         self._calls.append(
             (
@@ -102,8 +102,8 @@ class Scribbler:
         self._others = [memoryview(each).cast("Q") for each in shared]
         self._tail = wire.out.tail
 
-    def say(self, times: int) -> None:
-        """Valid calls, put where they belong, whether there is room or not."""
+    def write_calls(self, times: int) -> None:
+        """Write valid calls at the ring's end, without regard to its room."""
         ring = self._wire.out
         self._wire.into.set_flag(READER_WAITS, self._dice.choice((ON_BELL, ON_SEMAPHORE)))
         for number in range(times):
@@ -111,12 +111,12 @@ class Scribbler:
             data = frame(opcode, number + 2, body)
             at = (self._tail + ring.shift) % ring.used
             if at + len(data) > ring.used:
-                break  # Not across the end: it is the words that matter here.
+                break  # Not across the end: the indices matter here, not the data.
             ring._data[at : at + len(data)] = data
             self._tail += len(data)
         ring._indices[0] = self._tail
 
-    def scribble(self, times: int) -> None:
+    def overwrite(self, times: int) -> None:
         dice = self._dice
         for _ in range(times):
             words = self._words if dice.random() < 0.7 else dice.choice(self._others)
@@ -130,7 +130,7 @@ class Scribbler:
         self._wire.wake_server()
 
     def ended(self) -> str | None:
-        """Why the server has ended it, if it has."""
+        """Return the server's reason for ending the connection, or None."""
         try:
             message, _ = self._wire.control.receive()
         except BlockingIOError:
@@ -139,7 +139,7 @@ class Scribbler:
             return "gone"
         assert message["type"] == "goodbye" and message["fault"], message
         self._wire.control.socket.settimeout(20)
-        with pytest.raises(Gone, match="None"):  # Who says it closes.
+        with pytest.raises(Gone, match="None"):  # The server closes after its goodbye.
             self._wire.control.receive()
         return str(message["reason"])
 
@@ -153,52 +153,54 @@ def reason_in_short(reason: str) -> str:
     return " ".join(each for each in reason.split() if not any(c.isdigit() for c in each))
 
 
-def scribbled(dice: random.Random, rounds: int, turn: Callable[[], object], *, busy: bool) -> tuple[int, Counter[str]]:
-    """So many rounds of lies, over as many connections as it takes; words written, and how connections ended.
+def overwrite_rounds(
+    dice: random.Random, rounds: int, turn: Callable[[], object], *, busy: bool
+) -> tuple[int, Counter[str]]:
+    """Overwrite memory in many rounds, reconnecting as needed; return the words written, and how connections ended.
 
-    ``turn`` lets the server have a turn: else all may be written, and the connections closed, before it gets a CPU.
+    ``turn`` lets the server run: otherwise all rounds may end, and the connections close, before it gets a CPU.
     """
     words, ends = 0, Counter[str]()
-    liar = Scribbler(dice)
+    overwriter = Overwriter(dice)
     for number in range(rounds):
         times = dice.choice((1, 2, 20, 500))
         if busy:
-            thread = threading.Thread(target=liar.scribble, args=(times,))
+            thread = threading.Thread(target=overwriter.overwrite, args=(times,))
             thread.start()
             for _ in range(5):
-                liar.say(dice.randrange(20))
-                liar.wake()
+                overwriter.write_calls(dice.randrange(20))
+                overwriter.wake()
             thread.join()
         else:
-            liar.say(dice.randrange(20))
-            liar.scribble(times)
-            liar.wake()
+            overwriter.write_calls(dice.randrange(20))
+            overwriter.overwrite(times)
+            overwriter.wake()
         words += times
         if number % 10 == 9:
             turn()
-        reason = liar.ended()
+        reason = overwriter.ended()
         if reason is not None:
             ends[reason_in_short(reason)] += 1
-            liar.close()
-            liar = Scribbler(dice)
-    liar.close()
+            overwriter.close()
+            overwriter = Overwriter(dice)
+    overwriter.close()
     return words, ends
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True], ids=["at rest", "while traffic runs"])
-def test_a_client_that_scribbles_harms_nobody_else(busy: bool) -> None:
+def test_a_client_that_overwrites_shared_memory_harms_no_other_connection(busy: bool) -> None:
     with served() as process, Polite("tested") as polite:
         watched = Watched(process)
         with shmrpc.sync.connect("tested") as client:
             before = client.descriptors()
-            words, ends = scribbled(random.Random(5), scaled(300, 4_000), lambda: client.add(1, 2), busy=busy)
+            words, ends = overwrite_rounds(random.Random(5), scaled(300, 4_000), lambda: client.add(1, 2), busy=busy)
             assert client.add(1, 2) == 3
             assert eventually(lambda: client.descriptors() == before, 20)
         growth = watched.check()
-    assert ends, "lies are noticed"
+    assert ends, "the server has found no corruption"
     figures.note(
-        f"lies: segment, {'busy' if busy else 'at rest'}",
+        f"hostile peer: segment, {'busy' if busy else 'at rest'}",
         words=words,
         connections_ended=sum(ends.values()),
         polite_calls=polite.calls,
@@ -206,32 +208,32 @@ def test_a_client_that_scribbles_harms_nobody_else(busy: bool) -> None:
     )
 
 
-def test_every_word_of_the_control_with_every_chosen_value() -> None:
-    """One lie for each connection: it ends for a fault, or the call that follows is answered."""
+def test_each_value_of_a_control_word_ends_the_connection_or_leaves_it_working() -> None:
+    """One corrupt word for each connection: the server ends it for a fault, or answers the call that follows."""
     dice = random.Random(6)
     values = (1, 8, 2**32 - 1, 2**63, 2**64 - 8, 2**64 - 1)
     others = [(at, value) for at in range(0, 1280, 8) if at != TAIL for value in values]
-    lies = [*((TAIL, value) for value in values), *dice.sample(others, scaled(60, len(others)))]
+    corruptions = [*((TAIL, value) for value in values), *dice.sample(others, scaled(60, len(others)))]
     ends = Counter[str]()
     with served() as process, Polite("tested"):
-        for at, value in lies:
+        for at, value in corruptions:
             with WireClient("tested") as wire:
                 assert wire.call("add", 1, 2) == 3
                 struct.pack_into("=Q", wire._mmap, at, value)
                 ends[outcome(wire, at)] += 1
         assert process.process.poll() is None
     assert ends["ended"] >= len(values) and ends["answered"]
-    figures.note("lies: control words", lies=len(lies), **ends)
+    figures.note("hostile peer: control words", words=len(corruptions), **ends)
 
 
-#: Where the server finds how much we have written.
+#: The offset of the client's write index.
 TAIL = 128
 
 
 def outcome(wire: WireClient, at: int) -> str:
-    """How a connection goes on after a lie."""
+    """Return how a connection goes on after a word was corrupted."""
     if at == TAIL:
-        wire.wake_server()  # A call would correct it.
+        wire.wake_server()  # A call would correct the word.
         wire.control.socket.settimeout(30)
         message, _ = wire.control.expect("goodbye")
         return "ended" if message["fault"] else "lost"
@@ -240,27 +242,27 @@ def outcome(wire: WireClient, at: int) -> str:
     except Gone as gone:
         return "ended" if gone.message and gone.message["fault"] else "lost"
     except AssertionError:
-        return "misled"  # The liar, who has to read its own lie.
+        return "misled"  # The client itself reads the corrupt word.
 
 
-#: A body that is an array in the first buffer beside it.
+#: A body that is an array in its first buffer.
 ARRAY = msgpack.packb(extension(5, ["|u1", [LARGE], 0]))
 
 
-class ScribblingServer:
-    """A server that answers rightly, and scribbles over all that it shares with its clients at the same time."""
+class OverwritingServer:
+    """A server that answers correctly, and overwrites the memory that it shares with its clients at the same time."""
 
     def __init__(self, runtime: Path, dice: random.Random) -> None:
         self._dice = dice
         runtime.mkdir(mode=0o700, exist_ok=True)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listening.bind(str(runtime / "liar.sock"))
+        self._listening.bind(str(runtime / "hostile.sock"))
         self._listening.listen(5)
         self._over = threading.Event()
         self.words = 0
         self._thread = threading.Thread(target=self._serve)
 
-    def __enter__(self) -> ScribblingServer:
+    def __enter__(self) -> OverwritingServer:
         self._thread.start()
         return self
 
@@ -275,17 +277,17 @@ class ScribblingServer:
     def _serve(self) -> None:
         while True:
             client, _ = self._listening.accept()
-            # A client that has had enough of it goes at any point.
+            # A client may leave at any point.
             with client, contextlib.suppress(ConnectionError, TimeoutError, shmrpc.ConnectionLost):
                 if self._over.is_set():
                     return
                 client.settimeout(30)
-                self._lie_to(client)
+                self._serve_client(client)
 
-    def _lie_to(self, client: socket.socket) -> None:
+    def _serve_client(self, client: socket.socket) -> None:
         hello = control.decode(client.recv(1000))
         assert isinstance(hello, control.Hello)
-        offer = Offer("liar", ["add", "echo"], {})
+        offer = Offer("hostile", ["add", "echo"], {})
         made = handshake.accept_client(hello, offer, ConnectionOptions(1 << 20, 1 << 20, spin=0))
         welcome = control.decode(made.welcome)
         assert isinstance(welcome, control.Welcome)
@@ -325,7 +327,7 @@ class ScribblingServer:
                 elif call is not None:
                     channel.send(0, call[1], msgpack.packb(sum(msgpack.unpackb(bytes(call[2])))))
             except (_core.ChannelError, _core.NoMemory, ValueError, TypeError, AttributeError):
-                return  # It has fallen for its own lies.
+                return  # The server has read its own corruption.
             if call is None:
                 time.sleep(0.0005)
             elif dice.random() < 0.1:
@@ -337,16 +339,16 @@ class ScribblingServer:
                     self.words += 1
 
 
-#: What a call may say of a server that lies. A lie that nobody can see is another answer.
-TOLD: tuple[type[Exception], ...] = (shmrpc.RemoteProtocolError, shmrpc.ConnectionLost, shmrpc.CallError)
+#: Errors that a call to such a server may raise. An undetected corruption is a wrong answer.
+EXPECTED_ERRORS: tuple[type[Exception], ...] = (shmrpc.RemoteProtocolError, shmrpc.ConnectionLost, shmrpc.CallError)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
-async def test_a_server_that_scribbles_harms_no_other_connection(runtime: Path, blocking: bool) -> None:
-    """Either client of it, in this process, which has a good server too."""
+async def test_a_server_that_overwrites_shared_memory_harms_no_other_connection(runtime: Path, blocking: bool) -> None:
+    """Both kinds of clients, in a process that has a client of a correct server too."""
     outcomes = Counter[str]()
-    with served(), ScribblingServer(runtime, random.Random(7)) as liar:
+    with served(), OverwritingServer(runtime, random.Random(7)) as hostile:
         async with shmrpc.connect("tested") as good:
             for _ in range(scaled(8, 40)):
                 if blocking:
@@ -355,30 +357,32 @@ async def test_a_server_that_scribbles_harms_no_other_connection(runtime: Path, 
                     await call_in_a_loop(outcomes)
                 assert await good.add(1, 2) == 3
     assert outcomes["answered"] and outcomes.total() > outcomes["answered"]
-    figures.note(f"lies: scribbling server, {'threads' if blocking else 'loop'}", words=liar.words, **outcomes)
+    figures.note(
+        f"hostile peer: overwriting server, {'threads' if blocking else 'loop'}", words=hostile.words, **outcomes
+    )
 
 
 async def call_in_a_loop(outcomes: Counter[str]) -> None:
-    async with shmrpc.connect("liar", timeout=30, call_timeout=0.5) as client:
+    async with shmrpc.connect("hostile", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
                 if number % 10 == 9:
                     (await client.echo(np.zeros(LARGE, "u1"))).sum()
                 await client.add(number, 1)
-            except TOLD as error:
+            except EXPECTED_ERRORS as error:
                 outcomes[type(error).__name__] += 1
                 return
             outcomes["answered"] += 1
 
 
 def call_in_threads(outcomes: Counter[str]) -> None:
-    with shmrpc.sync.connect("liar", timeout=30, call_timeout=0.5) as client:
+    with shmrpc.sync.connect("hostile", timeout=30, call_timeout=0.5) as client:
         for number in range(60):
             try:
                 if number % 10 == 9:
                     client.echo(np.zeros(LARGE, "u1")).sum()
                 client.add(number, 1)
-            except TOLD as error:
+            except EXPECTED_ERRORS as error:
                 outcomes[type(error).__name__] += 1
                 return
             outcomes["answered"] += 1

@@ -1,4 +1,4 @@
-"""A directory in which nothing can be made, or no descriptor left for it: it is said what is needed and what to do."""
+"""A full or read-only rendezvous directory, or no descriptor left for it: the error names the need and the remedy."""
 
 from __future__ import annotations
 
@@ -96,35 +96,35 @@ FILL = {
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount")
 @pytest.mark.parametrize("how", FILL)
-def test_a_server_that_can_make_nothing_in_the_directory_says_why(tmp_path: object, how: str) -> None:
+def test_a_server_that_can_create_no_file_in_the_directory_raises_the_reason(tmp_path: object, how: str) -> None:
     fill, words = FILL[how]
     printed = run(f"mount(place)\nos.mkdir(place + '/shmrpc', 0o700)\n{fill}\ntell_all()", tmp_path)
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=f"{tmp_path}/shmrpc", purpose="serve 'tested'"), printed[0])
-    for said in printed[1:]:  # There may be a server all the same, for all that a client knows.
+    for said in printed[1:]:  # A client cannot know that there is no server.
         assert said.startswith("ServiceUnavailable no server of 'tested'")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="may not mount")
 @pytest.mark.parametrize("how", ["no files", "read-only"])
-def test_a_directory_that_cannot_be_made_is_no_bare_error(tmp_path: object, how: str) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_with_the_reason(tmp_path: object, how: str) -> None:
     fill, words = FILL[how]
     printed = run(f"mount(place)\n{fill}\ntell_all()", tmp_path)
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=tmp_path, purpose=f"make {tmp_path}/shmrpc"), printed[0])
-    for said in printed[1:]:  # A client makes no directory, and needs none.
+    for said in printed[1:]:  # A client neither creates nor needs a directory.
         assert said.startswith("ServiceUnavailable no server of 'tested'")
 
 
 @pytest.mark.slow
-def test_a_server_without_descriptors_says_whose_limit_it_is(tmp_path: object) -> None:
+def test_a_server_without_descriptors_names_the_limit_of_its_process(tmp_path: object) -> None:
     printed = run(
         """
         os.environ["XDG_RUNTIME_DIR"] = place
 
         async def main():
-            await serve()  # What serving imports needs descriptors, too.
+            await serve()  # Imports of serving need descriptors, too.
             resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
             taken = []
             try:
@@ -154,7 +154,9 @@ def test_a_server_without_descriptors_says_whose_limit_it_is(tmp_path: object) -
     assert set(printed[printed.index("served") :]) == {"served"}
 
 
-def test_the_command_that_has_too_few_descriptors_for_a_loop_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_serve_command_without_descriptors_for_a_loop_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def run_here(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -1,4 +1,4 @@
-"""A member of a store stands still and holds it: the others go on in a copy, and it is fenced off when it wakes."""
+"""A stopped member holds a store: other members fail over to a copy, and it is fenced off when it wakes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.reliability.stopped.test_store_stopped import HOLDS
 
 pytestmark = pytest.mark.crashpoints
 
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"storereplaced{os.getpid()}"
-#: Where what it was about to do is committed.
+#: Points at which the change under way is committed.
 COMMITTED = ("OnlyWordStored", "LogCounted", "LogWordStored", "LogEnded", "LogSettled", "HeapFreed", "HeapPunched")
-#: How often one of them is left behind.
-REPLACEMENTS = scaled(8, 300)
+#: Failovers in the test with random stops.
+FAILOVERS = scaled(8, 300)
 WORKERS = 4
 FENCED = r"LocalProtocolError: store '.*' was replaced by a copy because this process held it up"
 
@@ -50,7 +50,7 @@ def in_time(runtime: Path) -> Iterator[None]:
 
 
 def is_fenced(member: MemberProcess, code: str) -> None:
-    """What it does raises that it was fenced off."""
+    """Check that an operation of the member raises that it was fenced off."""
     with pytest.raises(RuntimeError, match=FENCED):
         member.do(code)
 
@@ -60,7 +60,7 @@ HOLD = (
 )
 
 
-def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -> None:
+def test_a_stopped_holder_is_fenced_off_and_others_go_on(runtime: Path) -> None:
     with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"], store["list"], store["frame"], store["gone"] = 1, [1], np.arange(1000), np.arange(1000)
         members, frame = store["list"], store["frame"]
@@ -75,9 +75,9 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
             frame[0] = 77
             assert other.do("l.append(4); result = [l.copy(), int(frame[0])]") == [[1, 3, 4], 77]
             assert members == [1, 3, 4]
-            assert gone[999] == 999, "what only a view keeps is in the copy, too"
+            assert gone[999] == 999, "the copy lacks a value that only a view keeps"
             assert store.stats().holder is None
-            assert store.fail_over() is None, "nobody holds it any more"
+            assert store.fail_over() is None, "the copy has a holder"
         is_fenced(member, "s['n']")
         is_fenced(member, "t.__exit__(None, None, None)")
         for code in (
@@ -97,7 +97,7 @@ def test_one_that_is_left_behind_is_fenced_off_and_others_go_on(runtime: Path) -
         del frame, gone
 
 
-def test_a_store_that_nobody_holds_is_not_replaced(runtime: Path) -> None:
+def test_a_store_without_a_holder_does_not_fail_over(runtime: Path) -> None:
     with MemberProcess() as member, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"] = 1
         assert store.fail_over() is None
@@ -108,11 +108,11 @@ def test_a_store_that_nobody_holds_is_not_replaced(runtime: Path) -> None:
             store.fail_over()
         member.do(f"s = sync.store({OURS!r}); t = s.transaction(); t.__enter__(); s['n'] = 2")
         member.kill()
-        assert store.fail_over() is None, "what a dead one held is taken over"
+        assert store.fail_over() is None, "the store of a dead holder has failed over"
         assert store["n"] == 1
 
 
-def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
+def test_waiters_go_on_in_the_copy(runtime: Path) -> None:
     async def main() -> None:
         async with shmrpc.store(OURS, busy_timeout=0.1) as store:
             store["n"], store["list"] = 1, [1]
@@ -125,8 +125,8 @@ def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
                     other.begin("t = s.transaction(30); t.__enter__(); t.__exit__(None, None, None)")
                     await asyncio.sleep(0.05)
                     assert await store.fail_over() == member.pid
-                    store.inbox.put("for one who waits")
-                    assert await waits == "for one who waits"
+                    store.inbox.put("for the waiter")
+                    assert await waits == "for the waiter"
                     other.end()
                     other.begin("l.wait_changed(30); result = l.copy()")
                     assert not other.ends(0.05)
@@ -138,7 +138,9 @@ def test_those_who_wait_go_on_in_the_copy(runtime: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_task_that_waits_for_the_transaction_of_one_that_is_left_behind_begins_its_own(runtime: Path) -> None:
+def test_a_task_that_waits_for_the_transaction_of_a_fenced_member_begins_its_own(
+    runtime: Path,
+) -> None:
     async def main() -> None:
         async with shmrpc.store(OURS, busy_timeout=0.1) as store:
             store["n"], store["list"] = 1, [1]
@@ -159,7 +161,7 @@ def test_a_task_that_waits_for_the_transaction_of_one_that_is_left_behind_begins
     asyncio.run(main())
 
 
-def test_one_who_waits_for_a_change_is_told_of_one_in_the_copy(runtime: Path) -> None:
+def test_a_waiter_for_a_change_is_woken_by_a_change_of_the_copy(runtime: Path) -> None:
     with MemberProcess() as member, MemberProcess() as other, shmrpc.sync.store(OURS, busy_timeout=0.1) as store:
         store["n"], store["list"] = 1, [1]
         other.do(f"s = sync.store({OURS!r}); l = s['list']")
@@ -168,7 +170,7 @@ def test_one_who_waits_for_a_change_is_told_of_one_in_the_copy(runtime: Path) ->
         member.do(HOLD)
         with stopped(member.pid):
             assert store.fail_over() == member.pid
-            assert not other.ends(0.05), "nothing has changed"
+            assert not other.ends(0.05), "the failover counts as a change"
             store["list"].append(6)
             assert other.end() == [1, 6]
         member.do("s.close()")
@@ -176,7 +178,7 @@ def test_one_who_waits_for_a_change_is_told_of_one_in_the_copy(runtime: Path) ->
 
 
 @pytest.mark.parametrize(("point", "role"), HOLDS.items())
-def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path, point: str, role: str) -> None:
+def test_a_member_stopped_at_a_point_is_fenced_off(runtime: Path, tmp_path: Path, point: str, role: str) -> None:
     plain = store_roles.Plain()
     with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=0.05) as store:
         for each in (store, plain):
@@ -196,15 +198,15 @@ def test_who_is_stopped_at_a_point_is_left_behind(runtime: Path, tmp_path: Path,
         member.signal(signal.SIGCONT)
         with pytest.raises(RuntimeError, match=FENCED):
             member.end()
-        assert store.copy() == plain, "nobody sees what it does"
-        assert store_roles.acknowledged(ledger) == done, "nothing is acknowledged that may not be there"
+        assert store.copy() == plain, "the fenced member has changed the store"
+        assert store_roles.acknowledged(ledger) == done, "a lost step is acknowledged"
         assert [store.inbox.take() for _ in plain.messages] == plain.messages
         store.clear()
-        assert store.stats().memory < 4 * store_roles.LARGE, "nothing is left of what it has fetched"
+        assert store.stats().memory < 4 * store_roles.LARGE, "the fenced member keeps memory"
 
 
 @pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_COPIES))
-def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime: Path, point: str) -> None:
+def test_a_death_during_a_failover_leaves_it_to_the_next_member(runtime: Path, point: str) -> None:
     with (
         MemberProcess() as member,
         MemberProcess(points=True) as replacing,
@@ -216,7 +218,7 @@ def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime:
         with stopped(member.pid):
             replacing.begin(f"crash_points.die_at_point({point!r}, 1, -1); s.fail_over()")
             assert replacing.wait() == -signal.SIGKILL
-            with host_to_oneself():  # A clean-up leaves a copy that nobody has found yet to those who will.
+            with host_to_oneself():  # A clean-up keeps a copy that members have not found so far.
                 cleanup.clean()
             store["list"].append(2)
             assert store.copy() == {"n": 1, "list": [1, 2]}
@@ -227,7 +229,7 @@ def test_who_dies_while_it_replaces_a_store_leaves_that_to_the_next_one(runtime:
         assert store["n"] == 1
 
 
-def test_a_copy_whose_members_are_all_killed_is_there_for_the_next_one(runtime: Path) -> None:
+def test_a_copy_whose_members_are_all_killed_is_found_by_the_next_one(runtime: Path) -> None:
     with MemberProcess() as member, MemberProcess() as other:
         other.do(f"s = sync.store({OURS!r}, busy_timeout=0.1); s['n'] = 1; s['list'] = [1]")
         member.do(HOLD)
@@ -238,7 +240,7 @@ def test_a_copy_whose_members_are_all_killed_is_there_for_the_next_one(runtime: 
         member.kill()
     with shmrpc.sync.store(OURS) as store:
         assert store.copy() == {"n": 7, "list": [1]}
-    assert not [name for name in os.listdir("/dev/shm") if OURS in name], "the last one takes the copy away, too"
+    assert not [name for name in os.listdir("/dev/shm") if OURS in name], "the last member has left the copy"
 
 
 ADDS = """
@@ -260,9 +262,9 @@ while not os.path.exists({end!r}):
 """
 
 
-def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Path) -> None:
+def test_no_acknowledged_addition_is_lost_beside_failovers(runtime: Path, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
-    dice, replaced, end = random.Random(seed), 0, tmp_path / "end"
+    dice, failovers, end = random.Random(seed), 0, tmp_path / "end"
     with contextlib.ExitStack() as stack:
         members = [stack.enter_context(MemberProcess()) for _ in range(WORKERS)]
         with shmrpc.sync.store(OURS, busy_timeout=0.02) as store:
@@ -271,11 +273,11 @@ def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Pa
             for number, member in enumerate(members):
                 ledger = str(tmp_path / f"w{number}")
                 member.begin(ADDS.format(ledger=ledger, end=str(end), name=OURS, worker=f"w{number}"))
-            while replaced < REPLACEMENTS:
+            while failovers < FAILOVERS:
                 time.sleep(dice.random() * 0.02)
-                # Mostly it does not hold the store then, and nothing is done.
+                # Usually the member does not hold the store, and no failover happens.
                 with stopped(dice.choice(members).pid):
-                    replaced += store.fail_over() is not None
+                    failovers += store.fail_over() is not None
             end.touch()
             for member in members:
                 member.end()
@@ -283,7 +285,7 @@ def test_additions_beside_replacements_are_all_there(runtime: Path, tmp_path: Pa
             for number in range(WORKERS):
                 ledger_text = (tmp_path / f"w{number}").read_bytes()
                 done, fenced = ledger_text.count(b"a"), ledger_text.count(b"f")
-                assert done <= store[f"w{number}"] <= done + fenced, "what is acknowledged is there, and nothing twice"
+                assert done <= store[f"w{number}"] <= done + fenced, "an acknowledged addition is lost or repeated"
                 acknowledged += done
             assert store["one"] + store["other"] == 0
-    figures.note("additions beside replacements", seed=seed, replaced=replaced, acknowledged=acknowledged)
+    figures.note("additions beside failovers", seed=seed, failovers=failovers, acknowledged=acknowledged)

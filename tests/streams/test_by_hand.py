@@ -43,7 +43,7 @@ async def test_a_connection_that_ends_ends_who_waits() -> None:
                 await call.write(1)
 
 
-async def test_a_call_that_is_opened_without_its_block_says_so(client: shmrpc.Client) -> None:
+async def test_an_opened_call_cannot_be_used_outside_its_block(client: shmrpc.Client) -> None:
     opened = client.open("total")
     for use in (opened.write(1), opened.done_writing(), opened.read(), opened.result()):
         with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`async with client\.open"):

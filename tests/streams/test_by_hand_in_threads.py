@@ -77,7 +77,7 @@ class OvertakenLock:
         return self._lock.try_acquire()
 
 
-def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(client: shmrpc.sync.Client) -> None:
+def test_a_reader_does_not_wait_for_items_that_another_thread_has_received(client: shmrpc.sync.Client) -> None:
     with client.open("doubled") as call:
         call.write(1)
         conversation: Any = call._stream_exchange
@@ -93,7 +93,7 @@ def test_who_reads_does_not_wait_for_what_another_thread_has_received_meanwhile(
         run(read)
 
 
-def test_who_has_read_all_that_there_was_credit_for_gives_it_back_before_it_waits(client: shmrpc.sync.Client) -> None:
+def test_a_reader_that_has_used_up_the_credit_grants_more_before_it_waits(client: shmrpc.sync.Client) -> None:
     many = 200_000
     with client.open("count", many) as call:
         conversation: Any = call._stream_exchange
@@ -118,7 +118,7 @@ class LateCredit:
         return had
 
 
-def test_who_writes_does_not_wait_for_credit_that_another_thread_has_received_meanwhile(
+def test_a_writer_does_not_wait_for_credit_that_another_thread_has_received(
     client: shmrpc.sync.Client,
 ) -> None:
     with client.open("doubled") as call:
@@ -150,7 +150,7 @@ def test_stop_ends_who_reads(client: shmrpc.sync.Client) -> None:
     assert eventually(client, "doubled:left", before + 1)
 
 
-def test_what_the_handler_of_a_signal_raises_ends_the_call(
+def test_an_exception_of_a_signal_handler_ends_the_call(
     client: shmrpc.sync.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = client.seen().get("doubled:left", 0)
@@ -180,7 +180,7 @@ def test_a_connection_that_ends_ends_who_waits() -> None:
                 call.write(1)
 
 
-def test_a_call_that_is_opened_without_its_block_says_so(client: shmrpc.sync.Client) -> None:
+def test_an_opened_call_cannot_be_used_outside_its_block(client: shmrpc.sync.Client) -> None:
     opened = client.open("total")
     for use in (lambda: opened.write(1), opened.done_writing, opened.read, opened.result):
         with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`with client\.open"):

@@ -79,12 +79,12 @@ def test_credit_and_the_end_reach_the_stream_that_they_name() -> None:
         (frames.CALL, frames.NIL, "which no server sends"),
     ],
 )
-def test_what_no_server_may_send_is_told(kind: int, body: bytes, words: str) -> None:
+def test_frames_that_no_server_may_send_are_rejected(kind: int, body: bytes, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         Talk(streams=False).feed(kind, body)
 
 
-def test_what_comes_too_late_is_no_fault_unless_no_server_sends_it() -> None:
+def test_late_frames_are_ignored_unless_no_server_sends_them() -> None:
     for kind in (frames.ITEM, frames.METADATA, opcode(frames.STOP, 1)):
         check_unexpected_frame(kind, 7, frames.NIL, under_way=False)
     with pytest.raises(RemoteProtocolError, match="no number of bytes"):
@@ -100,13 +100,13 @@ def test_an_end_that_was_interrupted_is_made_up_for() -> None:
     assert (talk.ends, talk.body, talk.error) == (1, frames.NIL, None)
 
 
-async def test_an_end_that_was_interrupted_wakes_its_reader_when_it_is_told_again(
+async def test_finish_wakes_the_reader_when_repeated_after_an_interruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     incoming = IncomingStream(lambda size: None)
     reading = asyncio.ensure_future(incoming.wait_ready())
     for _ in range(3):
-        await asyncio.sleep(0)  # It lets the loop turn once, and waits then.
+        await asyncio.sleep(0)  # The reader lets the loop turn once, then waits.
 
     def interrupted(_: IncomingStream) -> None:
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from shmrpc.errors import RemoteProtocolError
 from shmrpc.streams.credit import OVERHEAD, WINDOW, ReceiveWindow, SendWindow, weight
 
 
-def test_what_is_consumed_comes_back_in_quarters_and_all_of_it() -> None:
+def test_consumed_credit_is_granted_again_in_quarters_of_the_window() -> None:
     window = ReceiveWindow()
     size = WINDOW // 16
     granted = [window.consume(size) for _ in range(16)]

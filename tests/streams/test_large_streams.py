@@ -94,7 +94,7 @@ def test_streams_of_far_more_than_memory_without_a_loop() -> None:
 
 @one_loop
 async def test_streams_built_in_place_both_ways_at_a_time() -> None:
-    size, limit, number = 300_000, 16 * MIB, 300  # What the windows of the streams let out at a time, and some.
+    size, limit, number = 300_000, 16 * MIB, 300  # The limit is a little more than the windows of both streams.
     with ServerProcess("tests.helpers.array_service:service", "--max-memory", str(limit)) as server:
         async with shmrpc.connect(server.name, max_memory=limit) as client:
 
@@ -146,7 +146,7 @@ def dicts(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("max_memory", [MIB, 1 << 30])
 def test_bodies_far_larger_than_the_ring(max_memory: int) -> None:
-    """By reference; and where there is no memory for that, in pieces."""
+    """Such bodies travel by reference, or in pieces where there is no memory for them."""
     value = dicts(DICTS)
     options = ("--max-memory", str(max_memory), "--max-frame", str(MAX_FRAME))
     with ServerProcess("tests.helpers.array_service:service", *options) as server:
@@ -155,7 +155,7 @@ def test_bodies_far_larger_than_the_ring(max_memory: int) -> None:
             assert client.echo(value) == value
             reserved = memory_of(client)[0]
             assert all(size <= max_memory for size in (reserved, client.memory()[0]))
-            if time.monotonic() - began < IDLE:  # It may have been given back since, or it is there.
+            if time.monotonic() - began < IDLE:  # Later the memory may have been returned to the host.
                 assert (reserved > 10 * MIB) == (max_memory > MIB)
             assert eventually(lambda: memory_of(client)[1] == 0)
 

@@ -51,7 +51,7 @@ async def client() -> AsyncIterator[shmrpc.Client]:
         yield client
 
 
-async def test_it_is_a_generator(client: shmrpc.Client) -> None:
+async def test_a_stream_is_an_asynchronous_generator(client: shmrpc.Client) -> None:
     stream = client.count(100)
     assert isinstance(stream, AsyncGenerator) and not inspect.isawaitable(stream)
     assert [await anext(stream), await stream.asend(None), await stream.asend("nothing"), await stream.__anext__()] == [
@@ -66,7 +66,7 @@ async def test_it_is_a_generator(client: shmrpc.Client) -> None:
 
 
 async def test_an_item_goes_to_one_alone(client: shmrpc.Client) -> None:
-    """Steps that are taken together are apart: one waits, and the other says so."""
+    """Of two concurrent steps one waits and the other raises."""
     stream = client.count(10, 0.01)
     came: list[object] = await asyncio.gather(anext(stream), anext(stream), return_exceptions=True)
     assert came[0] == 0 and isinstance(came[1], RuntimeError) and "already running" in str(came[1])
@@ -80,7 +80,7 @@ async def test_an_item_goes_to_one_alone(client: shmrpc.Client) -> None:
 
 
 @pytest.mark.parametrize("pause", [-1, 0], ids=["with items at hand", "with none"])
-async def test_what_is_thrown_into_it_ends_it(client: shmrpc.Client, pause: float) -> None:
+async def test_an_exception_thrown_into_a_stream_ends_it(client: shmrpc.Client, pause: float) -> None:
     stream = client.count(100_000, pause)
     assert await anext(stream) == 0
     with pytest.raises(ValueError, match="own"):
@@ -107,7 +107,7 @@ async def test_a_step_that_is_given_up_ends_the_stream(client: shmrpc.Client) ->
     assert await eventually_in_loop(lambda: closed != [])
 
 
-async def test_what_is_left_unread_is_closed(client: shmrpc.Client) -> None:
+async def test_a_stream_that_is_left_unread_is_closed(client: shmrpc.Client) -> None:
     async for item in client.count(100_000):
         if item == 10:
             break
@@ -120,7 +120,7 @@ async def test_a_stream_is_not_awaited(client: shmrpc.Client) -> None:
 
 
 def test_a_step_can_be_driven_by_hand() -> None:
-    """As a loop of another kind, or a debugger, does it: without the interpreter's own way."""
+    """Another kind of loop, or a debugger, calls the methods of a step without the interpreter's own shortcut."""
 
     async def lists() -> AsyncGenerator[list[int], None]:
         yield [1, 2]
@@ -157,7 +157,7 @@ def test_a_step_can_be_driven_by_hand() -> None:
     step.close()
 
 
-# What yields the items that are sent.
+#: Sources of the items that are sent.
 
 
 class Each:
@@ -233,7 +233,7 @@ class Bare:
         self._next = 0
 
     def __anext__(self) -> Awaitable[int]:
-        """Ends without an awaitable."""
+        """Return an awaitable, or raise at the end without an awaitable."""
         self._next += 1
         if self._next > 1000:
             raise StopAsyncIteration
@@ -287,7 +287,7 @@ async def test_a_source_that_waits_is_cancelled_where_it_waits(client: shmrpc.Cl
 
 async def test_a_source_that_cannot_be_thrown_into_is_cancelled_like_any() -> None:
     class Native:
-        """As an extension may make it: an iterator that has nothing else."""
+        """An awaitable of an extension: an iterator without further methods."""
 
         def __await__(self) -> Native:
             return self

@@ -77,21 +77,21 @@ async def test_many_streams_and_calls_at_a_time(client: shmrpc.Client) -> None:
 
 @pytest.mark.parametrize("size", [8, 100_000])
 @pytest.mark.own_server
-async def test_a_slow_consumer_slows_its_own_producer_and_nobody_else(client: shmrpc.Client, size: int) -> None:
+async def test_a_slow_consumer_slows_only_its_own_producer(client: shmrpc.Client, size: int) -> None:
     slow = client.blobs(1_000_000, size)
     assert len(await anext(slow)) == size
-    await asyncio.sleep(0.2)  # It comes as far as it may, unless the machine is busy.
+    await asyncio.sleep(0.2)  # The producer uses up its credit, unless the machine is busy.
     assert [item async for item in client.count(10_000)] == list(range(10_000))
     assert await client.add(1, 2) == 3
     far = await client.produced()
-    assert far * size < 4_000_000 and far < 5_000, "credit bounds what is under way: nobody reads, nothing more is made"
+    assert far * size < 4_000_000 and far < 5_000, "credit bounds the number of items that no consumer has read"
     for _ in range(far):
         await anext(slow)
     assert await client.produced() > far
     await slow.aclose()
 
 
-async def test_what_is_read_of_a_stream_past_its_deadline_is_a_prefix(client: shmrpc.Client) -> None:
+async def test_the_items_of_a_stream_before_its_deadline_are_a_prefix(client: shmrpc.Client) -> None:
     far = 5_000  # By then the reader takes items out of the ring itself, many at a time.
     for timeout in timeouts():
         items = []
@@ -100,7 +100,7 @@ async def test_what_is_read_of_a_stream_past_its_deadline_is_a_prefix(client: sh
                 items.append(item)
                 if len(items) == far:
                     time.sleep(timeout)  # The deadline passes while there are items in the ring.
-                    await client.add(1, 2)  # Takes what has come, for whomever it is.
+                    await client.add(1, 2)  # Receives all frames that have come, for any call.
         assert items == list(range(len(items)))
         if len(items) >= far:
             return
@@ -369,7 +369,7 @@ def test_sync_stream_left_unread_blocks_no_thread(sync_client: shmrpc.sync.Clien
     assert eventually(lambda: sync_client.seen().get("flood:closed") == 1)
 
 
-def test_what_streams_cannot_be() -> None:
+def test_wrong_declarations_of_streams_are_rejected() -> None:
     service = shmrpc.Service("wrong")
 
     def takes(numbers: AsyncIterator[int]) -> int:

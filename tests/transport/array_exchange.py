@@ -1,4 +1,4 @@
-"""Both sides of a random exchange of arrays: each keeps, drops, cuts, sends on and looks again at what it was given."""
+"""Both sides of a random exchange of arrays: each keeps, drops, cuts, sends on and checks the arrays it receives."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ import shmrpc
 from tests.helpers import array_service
 from tests.helpers.array_service import Bytes, sum_of
 
-#: An array, and its checksum as who sends it knows it.
+#: An array, and the checksum that its sender has computed.
 Item = tuple[Any, int]
 
-#: Arrays that are kept at a time, at most.
-_MOST: Final = 24
-#: Lengths: of those that go in the body, of those that take little and of those that take much of the memory.
+#: The largest number of arrays that a side keeps.
+_MAX_KEPT: Final = 24
+#: Ranges of lengths: of arrays in the body of a frame, of small and of large arrays in shared memory.
 _SIZES: Final = ((1, 4000), (4096, 20_000), (20_000, 200_000))
 
 
-class Keeper:
-    """What one side keeps. ``empty`` makes arrays in its shared memory."""
+class KeptArrays:
+    """The arrays that one side keeps. ``empty`` makes arrays in its shared memory."""
 
     def __init__(self, seed: int, empty: Callable[[int, str], Bytes]) -> None:
         self._dice = random.Random(seed)
         self._noise = np.random.default_rng(seed)
         self._empty = empty
         self._kept: list[Item] = []
-        #: How often there was no memory for an array, and how many arrays were looked at again.
+        #: The number of arrays for which there was no memory, and of checks of arrays.
         self.refused = self.checked = 0
 
-    def take(self, items: list[Item]) -> None:
-        """Looks at what has come, and keeps some of it, or parts of it."""
+    def receive(self, items: list[Item]) -> None:
+        """Check the arrays received, and keep some of them, or parts of them."""
         for array, expected in items:
-            self._look(array, expected)
+            self._check(array, expected)
             part = self._part_of(array)
             if part is not None:
                 self._kept.append((part, sum_of(part)))
-        while len(self._kept) > _MOST:
+        while len(self._kept) > _MAX_KEPT:
             self._kept.pop(self._dice.randrange(len(self._kept)))
-        self.look_again(self._dice.randrange(8))
+        self.check(self._dice.randrange(8))
 
     def give(self) -> list[Item]:
-        """Some that are kept, and some new ones, most of which it keeps too."""
+        """Return some of the kept arrays and some new ones, of which most are kept, too."""
         given = self._dice.sample(self._kept, self._dice.randrange(min(3, len(self._kept) + 1)))
         for _ in range(self._dice.randrange(3)):
             array = self._new()
@@ -55,23 +55,23 @@ class Keeper:
         self._dice.shuffle(given)
         return given
 
-    def look_again(self, count: int | None = None) -> None:
-        """Compares the checksums of so many that are kept, or of all."""
+    def check(self, count: int | None = None) -> None:
+        """Compare the checksums of so many kept arrays, or of all."""
         chosen = self._kept if count is None else self._dice.sample(self._kept, min(count, len(self._kept)))
         for array, expected in chosen:
-            self._look(array, expected)
+            self._check(array, expected)
 
     def drop_all(self) -> None:
-        """Keeps nothing any more."""
+        """Drop all arrays."""
         self._kept.clear()
 
-    def _look(self, array: Any, expected: int) -> None:
+    def _check(self, array: Any, expected: int) -> None:
         found = sum_of(array)
         assert found == expected, f"{array.nbytes} bytes have changed: {found:#x} instead of {expected:#x}"
         self.checked += 1
 
     def _part_of(self, array: Any) -> Any:
-        """All of it, part of it, or nothing."""
+        """Return the array, a part of it, or None."""
         dice, length = self._dice, len(array)
         start = dice.randrange(min(length, 100))
         match dice.randrange(6):
@@ -102,41 +102,41 @@ class Keeper:
 service = shmrpc.Service("tested.keeping")
 memory = service.endpoint(array_service.memory)
 
-_keepers: dict[str, Keeper] = {}
+_kept_arrays: dict[str, KeptArrays] = {}
 
 
 @service.endpoint
 def begin(seed: int) -> None:
-    """The server's side of an exchange."""
-    _keepers["server"] = Keeper(seed, lambda size, dtype: shmrpc.current_call().empty(size, dtype))
+    """Begin the server's side of an exchange."""
+    _kept_arrays["server"] = KeptArrays(seed, lambda size, dtype: shmrpc.current_call().empty(size, dtype))
 
 
 @service.endpoint
 def trade(items: list[Item]) -> list[Item]:
-    keeper = _keepers["server"]
-    keeper.take(items)
-    return keeper.give()
+    kept = _kept_arrays["server"]
+    kept.receive(items)
+    return kept.give()
 
 
 @service.endpoint
 async def given(n: int) -> AsyncIterator[list[Item]]:
     for _ in range(n):
-        yield _keepers["server"].give()
+        yield _kept_arrays["server"].give()
 
 
 @service.endpoint
 async def taken(items: AsyncIterator[list[Item]]) -> int:
     count = 0
     async for some in items:
-        _keepers["server"].take(some)
+        _kept_arrays["server"].receive(some)
         count += 1
     return count
 
 
 @service.endpoint
 def end() -> tuple[int, int]:
-    """Looks at all that is kept a last time, and keeps nothing more. How often it was refused memory, and looked."""
-    keeper = _keepers["server"]
-    keeper.look_again()
-    keeper.drop_all()
-    return keeper.refused, keeper.checked
+    """Check all kept arrays, drop them, and return the number of refusals of memory and of checks."""
+    kept = _kept_arrays["server"]
+    kept.check()
+    kept.drop_all()
+    return kept.refused, kept.checked

@@ -29,8 +29,8 @@ OPTIONS = ("--max-memory", str(LIMIT), "--max-frame", str(MAX_FRAME))
 IDLE = 5.0
 
 
-def unlooked(client: shmrpc.sync.Client) -> tuple[int, int]:
-    """A client's memory, without a look at what has come back."""
+def unpolled_memory_of(client: shmrpc.sync.Client) -> tuple[int, int]:
+    """Return the sizes of a client's memory, without polling for returned blocks."""
     reconnector: Any = client._reconnector
     return cast("tuple[int, int]", reconnector.session.connection.channel.memory())
 
@@ -126,7 +126,7 @@ def test_each_connection_has_the_smaller_limit_of_its_sides() -> None:
 
 
 @one_loop
-async def test_what_finds_no_memory_travels_in_the_frame() -> None:
+async def test_a_value_for_which_there_is_no_memory_travels_in_the_frame() -> None:
     with ServerProcess("tests.helpers.array_service:service", *OPTIONS):
         async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
             held = fill_up(client)
@@ -157,7 +157,7 @@ async def test_what_finds_no_memory_travels_in_the_frame() -> None:
 
 
 @one_loop
-async def test_what_finds_no_memory_and_fits_into_no_frame_is_refused() -> None:
+async def test_a_value_that_fits_neither_the_memory_nor_a_frame_is_refused() -> None:
     with ServerProcess("tests.helpers.array_service:service", *OPTIONS):
         async with shmrpc.connect("tested.large", max_memory=LIMIT) as client:
             held = fill_up(client)
@@ -219,17 +219,17 @@ def test_memory_goes_back_to_the_host_when_it_is_idle_and_can_be_had_again() -> 
         if time.monotonic() - began < IDLE:
             assert sizes[0] == large and min(sizes) >= 5 * MIB, "what is free is kept for the next a while"
 
-        def is_given_back() -> bool:  # Though nobody calls, and so nobody looks whether anything has come back.
-            return unlooked(client)[0] < 70 * MIB and unlooked(other) == (0, 0)
+        def is_given_back() -> bool:  # Although no call is made, and so no call polls for returned blocks.
+            return unpolled_memory_of(client)[0] < 70 * MIB and unpolled_memory_of(other) == (0, 0)
 
         assert eventually(is_given_back, 30)
         assert eventually(lambda: client.memory()[0] == MIB and other.memory() == (0, 0), 30)
 
-        def is_the_hosts_again() -> bool:  # It is counted out first, and takes the kernel a moment then.
+        def is_the_hosts_again() -> bool:  # The client subtracts the memory first; the kernel frees it a moment later.
             return extents_taken() <= memory_of(client)[0] + MIB
 
         assert eventually(is_the_hosts_again, 30), "what either side set aside"
-        assert client.kept_by_extents() <= extents_taken(), "whoever has it mapped yet"
+        assert client.kept_by_extents() <= extents_taken(), "also where memory is still mapped"
         assert (early == numbered(1, 50_000)).all() and (lent == numbered(1, 50_000)).all()
         assert client.sum_of_kept("kept") == sum_of(lent)
         for seed in range(3):

@@ -1,4 +1,4 @@
-"""A server that sends what no server should: the client says so, or ignores what may be late, and never hangs."""
+"""A server that sends frames that no server should: the client raises, or ignores late frames, and never hangs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.helpers.hostile_server import SUM, Babbler, Misdeed, babbling, connec
 
 
 def sends(code: int, body: bytes = NIL) -> Misdeed:
-    """Sends a frame of the call."""
+    """Return a misdeed that sends a frame of the call."""
     return lambda server, call_id: server.send(code, call_id, body)
 
 
@@ -101,7 +101,7 @@ async def test_the_same_in_a_stream(runtime: Path, misdeed: Misdeed, words: str,
     ],
 )
 @pytest.mark.parametrize("name", ["add", "total"])
-async def test_what_may_be_late_is_ignored(runtime: Path, misdeed: Misdeed, blocking: bool, name: str) -> None:
+async def test_frames_that_may_be_late_are_ignored(runtime: Path, misdeed: Misdeed, blocking: bool, name: str) -> None:
     arguments: tuple[Any, ...] = (1, 2) if name == "add" else ([],)
     with babbling(runtime, misdeed) as babbler:
         async with connected(blocking) as client:
@@ -146,7 +146,7 @@ async def test_items_without_credit_end_the_connection(runtime: Path) -> None:
             items = client.count(1)
             assert await anext(items) == bytes(1000)
             with pytest.raises(shmrpc.RemoteProtocolError, match="no credit"):
-                await client.add(1, 2)  # Meanwhile nobody consumes the stream.
+                await client.add(1, 2)  # No task consumes the stream meanwhile.
             with pytest.raises(shmrpc.RemoteProtocolError, match="no credit"):
                 async for _ in items:
                     pass

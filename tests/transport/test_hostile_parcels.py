@@ -1,4 +1,4 @@
-"""Liars about parcels, extents and leases, at either side: their own connection ends, with a word why, and no other."""
+"""Hostile peers that send wrong parcels, extents and releases, at either side: only their own connection ends."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ UNALIGNED: Final = "does not begin at a multiple of"
 ARGUMENTS: Final = b"\x92\x01\x02"
 
 
-class Liar(Protocol):
-    """A side that lies."""
+class HostilePeer(Protocol):
+    """A side that attacks the other."""
 
-    #: Its end of the socket for news of extents.
+    #: The hostile end of the socket for updates of extents.
     updates: socket.socket
 
     def say(self, opcode: int, payload: bytes) -> None:
-        """Sends what the other side waits for if the opcode is PARCEL; else a frame of no call."""
+        """Send the frame that the other side waits for if the opcode is PARCEL; else a frame of no call."""
         ...
 
 
-class LyingClient:
+class HostileClient:
     def __init__(self, wire: WireClient) -> None:
         self.wire = wire
         self.updates = wire.updates
@@ -90,7 +90,7 @@ class LyingClient:
             self.wire.send(opcode, payload, 0)
 
 
-class LyingServer:
+class HostileServer:
     def __init__(self, babbler: Babbler, call_id: int) -> None:
         self.babbler = babbler
         self.updates = babbler.updates
@@ -100,35 +100,35 @@ class LyingServer:
         self.babbler.send(opcode, self._call_id if opcode == PARCEL else 0, payload)
 
 
-Lie = Callable[[Liar], object]
+Attack = Callable[[HostilePeer], object]
 
 
-def says(payload: bytes, opcode: int = PARCEL) -> Lie:
-    def lie(liar: Liar) -> None:
-        liar.say(opcode, payload)
+def says(payload: bytes, opcode: int = PARCEL) -> Attack:
+    def attack(peer: HostilePeer) -> None:
+        peer.say(opcode, payload)
 
-    return lie
+    return attack
 
 
-def tell(liar: Liar, number: int = 0, size: int = 1 << 20) -> None:
-    """An extent as it should be."""
+def tell(peer: HostilePeer, number: int = 0, size: int = 1 << 20) -> None:
+    """Send the other side a correct extent."""
     extent = Extent(number, size)
-    extent.tell(liar.updates)
+    extent.tell(peer.updates)
     extent.close()
 
 
-def names(*entries: Entry, body: bytes | None = ARGUMENTS, size: int = 1 << 20) -> Lie:
-    """A parcel with these buffers, after news of extent 0."""
+def names(*entries: Entry, body: bytes | None = ARGUMENTS, size: int = 1 << 20) -> Attack:
+    """Return an attack that sends extent 0, then a parcel with these buffers."""
 
-    def lie(liar: Liar) -> None:
-        tell(liar, size=size)
-        liar.say(PARCEL, parcel(entries, body))
+    def attack(peer: HostilePeer) -> None:
+        tell(peer, size=size)
+        peer.say(PARCEL, parcel(entries, body))
 
-    return lie
+    return attack
 
 
 def memfd(size: int = PAGE, seals: int = fcntl.F_SEAL_SHRINK) -> int:
-    file = os.memfd_create("liar", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = os.memfd_create("hostile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.truncate(file, size)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
     return file
@@ -149,27 +149,27 @@ def plain_file() -> int:
     return file
 
 
-def tells(packet: bytes, *make: Callable[[], int]) -> Lie:
-    """A packet with these descriptors, and then a parcel that names extent 0."""
+def tells(packet: bytes, *make: Callable[[], int]) -> Attack:
+    """Return an attack that sends a packet with these descriptors, then a parcel that names extent 0."""
 
-    def lie(liar: Liar) -> None:
+    def attack(peer: HostilePeer) -> None:
         files = [each() for each in make]
-        socket.send_fds(liar.updates, [packet], files) if files else liar.updates.send(packet)
+        socket.send_fds(peer.updates, [packet], files) if files else peer.updates.send(packet)
         for file in files:
             os.close(file)
-        liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
+        peer.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
 
-    return lie
-
-
-def tells_twice(liar: Liar) -> None:
-    tell(liar)
-    tells(news(NEW, 0, PAGE), memfd)(liar)
+    return attack
 
 
-def hangs_up(liar: Liar) -> None:
-    liar.updates.shutdown(socket.SHUT_RDWR)
-    liar.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
+def tells_twice(peer: HostilePeer) -> None:
+    tell(peer)
+    tells(news(NEW, 0, PAGE), memfd)(peer)
+
+
+def hangs_up(peer: HostilePeer) -> None:
+    peer.updates.shutdown(socket.SHUT_RDWR)
+    peer.say(PARCEL, parcel([Entry(SENDER, 0, 0, 0, 1)]))
 
 
 def table(count: int, first_is_body: int, rest: bytes = b"") -> bytes:
@@ -206,11 +206,11 @@ NAMES: dict[str, tuple[Entry, ...]] = {
     "a length that is huge": (Entry(SENDER, 0, PAGE, 0, HUGE),),
     "a sum that is small again": (Entry(SENDER, 0, PAGE, HUGE - PAGE + 1, 1),),
     "a bad one after good ones": (*[Entry(SENDER, 0, 0, 0, 9)] * 3, Entry(SENDER, 0, 0, 0, SIZE + 1)),
-    "a block of the liar's as the other's": (Entry(RECEIVER, 0, 0, 0, 1),),
-    "nothing of the other's": (Entry(RECEIVER, 0, 0, 0, 0),),
-    "far out of the other's": (Entry(RECEIVER, (1 << 32) - 1, HUGE, HUGE, HUGE),),
+    "a block of the sender's as the receiver's": (Entry(RECEIVER, 0, 0, 0, 1),),
+    "nothing of the receiver's": (Entry(RECEIVER, 0, 0, 0, 0),),
+    "far outside the receiver's": (Entry(RECEIVER, (1 << 32) - 1, HUGE, HUGE, HUGE),),
 }
-TOLD: dict[str, tuple[Lie, str]] = {
+PACKETS: dict[str, tuple[Attack, str]] = {
     "no descriptor": (tells(news(NEW, 0, PAGE)), NEWS),
     "two descriptors": (tells(news(NEW, 0, PAGE), memfd, memfd), NEWS),
     "twenty descriptors": (tells(news(NEW, 0, PAGE), *[memfd] * 20), NEWS),
@@ -247,10 +247,10 @@ RELEASES: dict[str, tuple[bytes, str]] = {
     "17 bytes": (release(0, 0) + b"\0", "a RELEASE of 17 bytes; it has 16"),
     "20,000 bytes": (bytes(20_000), "a RELEASE of 20000 bytes; it has 16"),
 }
-LIES = [
+ATTACKS = [
     *(pytest.param(says(payload), TABLE, id=f"table: {name}") for name, payload in TABLES.items()),
     *(pytest.param(names(*entries), BLOCK, id=f"names {name}") for name, entries in NAMES.items()),
-    *(pytest.param(lie, words, id=f"tells of {name}") for name, (lie, words) in TOLD.items()),
+    *(pytest.param(attack, words, id=f"tells of {name}") for name, (attack, words) in PACKETS.items()),
     *(pytest.param(says(sent, RELEASE), words, id=f"releases {name}") for name, (sent, words) in RELEASES.items()),
     *(
         pytest.param(names(Entry(SENDER, 0, block, 0, 1)), UNALIGNED, id=f"names a block at {block}")
@@ -268,7 +268,7 @@ LIES = [
 
 
 def fault_of(wire: WireClient) -> str:
-    """What the server says as it ends the connection for a fault of ours. What is unsent goes meanwhile."""
+    """Return the reason with which the server ends the connection for a fault of the client."""
     with pytest.raises(Gone) as ended:
         wire.receive()
     goodbye = ended.value.message
@@ -281,12 +281,12 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def harms_nobody_else(lie: Callable[[WireClient], object], words: str) -> None:
-    """A client lies to a server, which says so, answers another, and keeps nothing."""
+async def check_attack_of_client(attack: Callable[[WireClient], object], words: str) -> None:
+    """Attack a server as a client: the server reports the fault, answers another client and keeps nothing."""
 
     def client() -> str:
         with WireClient("tested", max_frame=MAX_FRAME) as wire:
-            lie(wire)
+            attack(wire)
             return fault_of(wire)
 
     async with shmrpc.serve(service), shmrpc.connect("tested") as other:
@@ -297,17 +297,19 @@ async def harms_nobody_else(lie: Callable[[WireClient], object], words: str) -> 
         assert await eventually_in_loop(lambda: open_files() <= before)
 
 
-@pytest.mark.parametrize(("lie", "words"), LIES)
-async def test_a_client_that_lies(lie: Lie, words: str) -> None:
-    await harms_nobody_else(lambda wire: lie(LyingClient(wire)), words)
+@pytest.mark.parametrize(("attack", "words"), ATTACKS)
+async def test_an_attack_of_a_client_ends_only_its_own_connection(attack: Attack, words: str) -> None:
+    await check_attack_of_client(lambda wire: attack(HostileClient(wire)), words)
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize(("lie", "words"), LIES)
-async def test_a_server_that_lies(runtime: Path, lie: Lie, words: str, blocking: bool) -> None:
+@pytest.mark.parametrize(("attack", "words"), ATTACKS)
+async def test_an_attack_of_a_server_ends_the_connection_of_its_client(
+    runtime: Path, attack: Attack, words: str, blocking: bool
+) -> None:
     words = re.escape(words)
     before = open_files()
-    with babbling(runtime, lambda babbler, call_id: lie(LyingServer(babbler, call_id)), forges=True) as babbler:
+    with babbling(runtime, lambda babbler, call_id: attack(HostileServer(babbler, call_id)), forges=True) as babbler:
         async with connected(blocking) as client:
             for _ in range(2):
                 with pytest.raises(shmrpc.RemoteProtocolError, match=words):
@@ -318,11 +320,11 @@ async def test_a_server_that_lies(runtime: Path, lie: Lie, words: str, blocking:
     assert await eventually_in_loop(lambda: open_files() <= before)
 
 
-# With something lent.
+# Attacks on loans.
 
 
-def borrowed(wire: WireClient) -> Entry:
-    """A lease that the server has given us, of one block of ten pages, less 100 bytes."""
+def borrow(wire: WireClient) -> Entry:
+    """Receive a loan of the server, one block of sixty pages, less 100 bytes, and return its entry."""
     wire.gives_back = False
     wire.send(CALL | wire.number("zeros") << 8, msgpack.packb([PAGE * 60 - 100]))
     body = wire.receive()[2]
@@ -333,54 +335,54 @@ def borrowed(wire: WireClient) -> Entry:
 
 
 def sends_back(**changes: int) -> Callable[[WireClient], object]:
-    """A buffer in the server's memory, changed a little."""
+    """Return an attack that sends back a buffer in the server's memory, with changed numbers."""
 
-    def lie(wire: WireClient) -> None:
-        line = borrowed(wire)._replace(whose=RECEIVER)
+    def attack(wire: WireClient) -> None:
+        line = borrow(wire)._replace(whose=RECEIVER)
         changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
-        LyingClient(wire).say(PARCEL, parcel([changed]))
+        HostileClient(wire).say(PARCEL, parcel([changed]))
 
-    return lie
+    return attack
 
 
 def releases(**changes: int) -> Callable[[WireClient], object]:
-    """The end of a lease that is not this one."""
+    """Return an attack that releases another block than the borrowed one."""
 
-    def lie(wire: WireClient) -> None:
-        line = borrowed(wire)
+    def attack(wire: WireClient) -> None:
+        line = borrow(wire)
         changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
-        LyingClient(wire).say(RELEASE, release(changed.extent, changed.block))
+        HostileClient(wire).say(RELEASE, release(changed.extent, changed.block))
 
-    return lie
+    return attack
 
 
 def releases_twice(wire: WireClient) -> None:
-    line = borrowed(wire)
+    line = borrow(wire)
     for _ in range(2):
         wire.give_back(line)
 
 
-def releases_what_is_lent_to_another(wire: WireClient) -> None:
+def releases_a_loan_of_another_client(wire: WireClient) -> None:
     with WireClient("tested") as other:
-        line = borrowed(other)
+        line = borrow(other)
         wire.give_back(line)
 
 
-def sends_back_what_it_has_released(wire: WireClient) -> None:
-    line = borrowed(wire)
+def sends_back_a_released_loan(wire: WireClient) -> None:
+    line = borrow(wire)
     wire.give_back(line)
-    LyingClient(wire).say(PARCEL, parcel([line._replace(whose=RECEIVER)]))
+    HostileClient(wire).say(PARCEL, parcel([line._replace(whose=RECEIVER)]))
 
 
 def releases_as_the_server_looks_for_memory(wire: WireClient) -> None:
-    """The lie stands right behind a call, and is met when its answer needs memory."""
+    """Send a wrong release right behind a call, which the server reads when the reply needs memory."""
     requests = [(CALL | wire.number("zeros") << 8, 1, msgpack.packb([500_000])), (RELEASE, 0, release(0, 0))]
     frames = b"".join(frame(*request) for request in requests)
     wire.out.put(memoryview(frames))
     wire.wake_server()
 
 
-WITH_LEASES: dict[str, tuple[Callable[[WireClient], object], str]] = {
+ATTACKS_ON_LOANS_OF_SERVER: dict[str, tuple[Callable[[WireClient], object], str]] = {
     "another extent": (sends_back(extent=1), BLOCK),
     "another block": (sends_back(block=PAGE), BLOCK),
     "what begins behind it": (sends_back(start=PAGE * 60, length=-PAGE * 9), BLOCK),
@@ -389,29 +391,29 @@ WITH_LEASES: dict[str, tuple[Callable[[WireClient], object], str]] = {
     "one byte too far": (sends_back(start=1, length=100), BLOCK),
     "a length that is huge": (sends_back(length=HUGE - PAGE * 60), BLOCK),
     "a start that is huge": (sends_back(start=HUGE), BLOCK),
-    "what was given back": (sends_back_what_it_has_released, BLOCK),
+    "what was given back": (sends_back_a_released_loan, BLOCK),
     "the end of another extent's": (releases(extent=1), BLOCK),
     "the end of another block's": (releases(block=PAGE * 60), BLOCK),
     "the end of a part": (releases(block=PAGE), BLOCK),
     "the end twice": (releases_twice, BLOCK),
-    "the end of another client's": (releases_what_is_lent_to_another, BLOCK),
+    "the end of another client's": (releases_a_loan_of_another_client, BLOCK),
     "the end when memory is wanted": (releases_as_the_server_looks_for_memory, BLOCK),
 }
 
 
-@pytest.mark.parametrize("name", WITH_LEASES)
-async def test_a_client_that_lies_of_what_was_lent(name: str) -> None:
-    await harms_nobody_else(*WITH_LEASES[name])
+@pytest.mark.parametrize("name", ATTACKS_ON_LOANS_OF_SERVER)
+async def test_an_attack_of_a_client_on_a_loan_ends_only_its_own_connection(name: str) -> None:
+    await check_attack_of_client(*ATTACKS_ON_LOANS_OF_SERVER[name])
 
 
-async def test_what_lies_within_the_block_may_be_sent_back() -> None:
+async def test_a_buffer_anywhere_within_the_block_may_be_sent_back() -> None:
     """A block is whole pages, and its owner knows no other bound of it."""
 
     def client() -> Any:
         with WireClient("tested") as wire:
-            line = borrowed(wire)._replace(whose=RECEIVER)
+            line = borrow(wire)._replace(whose=RECEIVER)
             for each in (line._replace(length=line.length + 100), line._replace(start=PAGE * 60 - 1, length=1)):
-                LyingClient(wire).say(PARCEL, parcel([each], ARGUMENTS))
+                HostileClient(wire).say(PARCEL, parcel([each], ARGUMENTS))
                 assert wire.receive()[2] == b"\x03"
 
     async with shmrpc.serve(service):
@@ -420,50 +422,52 @@ async def test_what_lies_within_the_block_may_be_sent_back() -> None:
 
 @pytest.mark.parametrize("kind", [ITEM | 1 << 8, CREDIT, CANCEL, CALL | 99 << 8])
 async def test_a_bad_table_is_a_fault_in_every_kind_of_frame(kind: int) -> None:
-    await harms_nobody_else(lambda wire: wire.send(kind | PARCEL, b"\0", 99), TABLE)
+    await check_attack_of_client(lambda wire: wire.send(kind | PARCEL, b"\0", 99), TABLE)
 
 
 def lends_again(**changes: int) -> Misdeed:
-    """After the client has lent block 0 of extent 0: it is sent back, changed a little."""
+    """Return an attack that sends back block 0 of extent 0, which the client has lent, with changed numbers."""
 
-    def lie(babbler: Babbler, call_id: int) -> None:
+    def attack(babbler: Babbler, call_id: int) -> None:
         assert isinstance(babbler.body, _core.Parcel)
         line = Entry(RECEIVER, 0, 0, 0, len(memoryview(babbler.body.buffers[0])))
         changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
         babbler.send(PARCEL, call_id, parcel([changed], SUM))
 
-    return lie
+    return attack
 
 
-def ends_twice(babbler: Babbler, call_id: int) -> None:
-    babbler.body = b""  # Which ends the lease, once.
+def ends_a_loan_twice(babbler: Babbler, call_id: int) -> None:
+    babbler.body = b""  # The loan ends once here.
     babbler.send(RELEASE, 0, release(0, 0))
 
 
-def sends_back_what_has_ended(babbler: Babbler, call_id: int) -> None:
+def sends_back_an_ended_loan(babbler: Babbler, call_id: int) -> None:
     babbler.body = b""
     babbler.send(PARCEL, call_id, parcel([Entry(RECEIVER, 0, 0, 0, 1)], SUM))
 
 
-def ends_another(babbler: Babbler, call_id: int) -> None:
+def ends_a_part(babbler: Babbler, call_id: int) -> None:
     babbler.send(RELEASE, 0, release(0, PAGE))
 
 
-OF_WHAT_WE_LENT: dict[str, Misdeed] = {
+ATTACKS_ON_LOANS_OF_CLIENT: dict[str, Misdeed] = {
     "another extent": lends_again(extent=1),
     "another block": lends_again(block=PAGE),
     "what ends behind it": lends_again(length=PAGE),
     "what begins behind it": lends_again(start=1 << 40),
-    "what has ended": sends_back_what_has_ended,
-    "the end twice": ends_twice,
-    "the end of a part": ends_another,
+    "what has ended": sends_back_an_ended_loan,
+    "the end twice": ends_a_loan_twice,
+    "the end of a part": ends_a_part,
 }
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("name", OF_WHAT_WE_LENT)
-async def test_a_server_that_lies_of_what_was_lent(runtime: Path, name: str, blocking: bool) -> None:
-    with babbling(runtime, OF_WHAT_WE_LENT[name]) as babbler:
+@pytest.mark.parametrize("name", ATTACKS_ON_LOANS_OF_CLIENT)
+async def test_an_attack_of_a_server_on_a_loan_ends_the_connection_of_its_client(
+    runtime: Path, name: str, blocking: bool
+) -> None:
+    with babbling(runtime, ATTACKS_ON_LOANS_OF_CLIENT[name]) as babbler:
         async with connected(blocking) as client:
             for _ in range(2):
                 with pytest.raises(shmrpc.RemoteProtocolError, match=BLOCK):
@@ -473,7 +477,7 @@ async def test_a_server_that_lies_of_what_was_lent(runtime: Path, name: str, blo
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_what_we_lent_may_be_sent_back(runtime: Path, blocking: bool) -> None:
+async def test_a_buffer_that_the_client_lent_may_be_sent_back(runtime: Path, blocking: bool) -> None:
     with babbling(runtime, lends_again()):
         async with connected(blocking) as client:
             for _ in range(3):
@@ -492,7 +496,7 @@ async def test_a_bad_table_is_a_fault_in_a_stream_too(runtime: Path, kind: int, 
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_bad_table_for_nobody_is_a_fault_too(runtime: Path, blocking: bool) -> None:
+async def test_a_bad_table_for_no_call_is_a_fault_too(runtime: Path, blocking: bool) -> None:
     with babbling(runtime, lambda babbler, call_id: babbler.send(PARCEL, call_id + 1000, b"\0")):
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
@@ -507,8 +511,8 @@ async def test_another_server_of_the_same_client_is_not_harmed(runtime: Path) ->
             assert await good.add(1, 2) == 3
 
 
-async def test_buffers_that_nobody_asked_for_and_places_that_are_none() -> None:
-    """What is wrong with the value alone fails the call alone."""
+async def test_superfluous_buffers_and_wrong_positions_fail_at_most_their_own_call() -> None:
+    """An error of the value alone fails the call alone."""
 
     def client() -> list[Any]:
         with WireClient("tested", max_frame=MAX_FRAME) as wire:

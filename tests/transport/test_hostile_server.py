@@ -18,7 +18,7 @@ from shmrpc import _core
 from shmrpc.transport.shm.segment import NewSegment
 from shmrpc.wire import control
 
-#: What a server does once it has the hello of a client.
+#: The reaction of a server to the hello of a client.
 Answer = Callable[[socket.socket, control.Hello], None]
 
 
@@ -50,7 +50,7 @@ def say(packet: bytes, descriptors: int = 0) -> Answer:
 
 
 def with_segment(capacity: int, *, as_asked: bool = True) -> Answer:
-    """A welcome to a segment that is there, of this alleged capacity, but was never laid out.
+    """Return an answer with a segment that exists, of this alleged capacity, but was never laid out.
 
     ``as_asked``: it has semaphores if the client has asked for them; else only if the client has not.
     """
@@ -168,7 +168,7 @@ def a_link(runtime: Path) -> None:
     runtime.symlink_to(runtime.parent / "real")
 
 
-def somebody_elses(runtime: Path) -> None:
+def of_another_user(runtime: Path) -> None:
     runtime.mkdir(mode=0o700)
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory away")
@@ -181,10 +181,12 @@ def somebody_elses(runtime: Path) -> None:
         (open_to_others, "chmod 700"),
         (a_file, "not a directory"),
         (a_link, "not a directory"),
-        (somebody_elses, "belongs to uid 12345"),
+        (of_another_user, "belongs to uid 12345"),
     ],
 )
-async def test_a_meeting_place_that_is_not_safe(runtime: Path, make: Callable[[Path], None], words: str) -> None:
+async def test_an_unsafe_rendezvous_directory_is_refused(
+    runtime: Path, make: Callable[[Path], None], words: str
+) -> None:
     make(runtime)
     service = shmrpc.Service("tested")
     with pytest.raises(shmrpc.LocalProtocolError, match=words):

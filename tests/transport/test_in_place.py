@@ -1,4 +1,4 @@
-"""What is built in shared memory is never copied, and what is not, once: both sides look at the same bytes."""
+"""Values built in shared memory are never copied, other values once: both sides read the same bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Client = Any
 
 
 def built_at(client: Client, seed: int = 1, size: int = SIZE) -> array_service.Bytes:
-    """An array in the client's shared memory."""
+    """Return an array in the client's shared memory."""
     array: array_service.Bytes = client.empty(size, "uint8")
     array[:] = numbered(seed, size)
     return array
@@ -132,7 +132,7 @@ def test_a_result_built_in_place_is_not_copied(sync_client: shmrpc.sync.Client) 
     assert again[0] is None and address_of(again[1]) == address_of(array)
 
 
-def test_what_the_sender_writes_later_is_seen_in_what_was_built_in_place_and_in_no_copy(
+def test_later_writes_of_the_sender_show_in_arrays_built_in_place_and_in_no_copy(
     sync_client: shmrpc.sync.Client,
 ) -> None:
     array = built_at(sync_client)
@@ -157,7 +157,7 @@ def test_an_ordinary_array_is_copied_once(sync_client: shmrpc.sync.Client) -> No
     assert sync_client.memory()[0] == 0
 
 
-def test_what_was_received_is_sent_on_to_another_server_as_a_copy(sync_client: shmrpc.sync.Client) -> None:
+def test_a_received_array_is_sent_on_to_another_server_as_a_copy(sync_client: shmrpc.sync.Client) -> None:
     with ServerProcess("tests.helpers.services:service") as other, shmrpc.sync.connect(other.name) as elsewhere:
         array = built_at(sync_client)
         received = sync_client.built(5, SIZE)

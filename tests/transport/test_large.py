@@ -62,7 +62,7 @@ KINDS: dict[str, Any] = {
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are of one type and equal, at any depth."""
+    """Return True if two values are of one type and equal, at any depth."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -239,7 +239,7 @@ def test_items_of_streams_without_a_loop(sync_client: shmrpc.sync.Client) -> Non
 
 
 async def check_types(client: shmrpc.Client) -> None:
-    """Declared types are honoured, in containers and in classes too."""
+    """Check that declared types are honoured, also in containers and in classes."""
     assert same(await client.inverted(_PIXELS), ~_PIXELS)
     assert same(await client.call(array_service.inverted, _PIXELS), ~_PIXELS)
     parts = [_PIXELS, _PIXELS[::2]]
@@ -275,7 +275,7 @@ async def test_declared_types_within_one_loop() -> None:
 
 
 @one_loop
-async def test_what_cannot_travel_says_why(client: shmrpc.Client) -> None:
+async def test_arrays_that_cannot_be_sent_raise_with_the_reason(client: shmrpc.Client) -> None:
     with pytest.raises(shmrpc.EncodeError, match=r"objects.*\.tolist\(\)"):
         await client.echo([_PIXELS, np.array([object()])])
     with pytest.raises(shmrpc.EncodeError, match=r"masked array.*\.filled\(\)"):

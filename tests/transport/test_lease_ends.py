@@ -1,4 +1,4 @@
-"""A side dies, closes, forks or comes again while memory is lent: what is looked at stays, and nothing is left over."""
+"""A side dies, closes, forks or returns while memory is lent: memory in use stays, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_a_client_closes_while_it_looks_at_memory(server: ServerProcess) -
         array[0] += 1
         assert held[1][0] == array[0]
         await other.let_go()
-        for _ in range(500):  # The server hears of the end in its own time, and whoever sweeps holds it for a moment.
+        for _ in range(500):  # The server learns of the end later, and a clean-up holds the memory for a moment.
             descriptors, *extents = await other.traces()
             if descriptors <= base[0] + 2 and max(extents) <= 2:
                 break
@@ -182,7 +182,7 @@ async def test_a_client_closes_while_it_looks_at_memory(server: ServerProcess) -
 
 
 @one_loop
-async def test_a_server_in_this_process_closes_while_its_memory_is_looked_at() -> None:
+async def test_a_server_in_this_process_closes_while_its_memory_is_in_use() -> None:
     before = traces()
     async with shmrpc.serve(array_service.service):
         client = await shmrpc.connect("tested.large")
@@ -245,7 +245,7 @@ def test_a_forked_child_lets_go_of_memory_and_the_parent_keeps_it(sync_client: s
 
 
 def test_a_forked_child_keeps_memory_that_the_parent_lets_go_of(sync_client: shmrpc.sync.Client) -> None:
-    """It may show anything by then, as the parent gave it back; but looking does no harm, and exiting neither."""
+    """The memory may show anything after the parent has returned it; but reading it does no harm, nor does exiting."""
     with Script("""
         import os, shmrpc
         from tests.helpers.array_service import numbered
@@ -271,7 +271,7 @@ def test_a_forked_child_keeps_memory_that_the_parent_lets_go_of(sync_client: shm
 
 
 def test_memory_is_free_once_the_other_side_is_gone(sync_client: shmrpc.sync.Client) -> None:
-    """Leases of the dead are nobody's: the extents of their connection go with it."""
+    """Loans end with the process that holds them: the extents of its connection are freed."""
     base = sync_client.traces()
     for _ in range(3):
         with Script("""

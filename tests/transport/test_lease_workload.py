@@ -1,4 +1,4 @@
-"""Random exchanges under want of memory: not a byte of what either side looks at ever changes."""
+"""Random exchanges while memory is short: no byte of an array that either side keeps ever changes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tests.helpers.array_service import memory_of, numbered, sum_of
 from tests.helpers.loops import one_loop
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import ServerProcess, eventually, eventually_in_loop
-from tests.transport.array_exchange import Item, Keeper
+from tests.transport.array_exchange import Item, KeptArrays
 
 #: The least there may be: it is used up all the time.
 MEMORY = 1 << 20
 
 
-async def exchange(client: shmrpc.Client, keeper: Keeper, rounds: int) -> None:
+async def exchange(client: shmrpc.Client, kept: KeptArrays, rounds: int) -> None:
     """Several calls at a time, and a stream each way at the same time."""
 
     async def call() -> None:
         for _ in range(rounds):
-            keeper.take(await client.trade(keeper.give()))
+            kept.receive(await client.trade(kept.give()))
 
     async def read() -> None:
         async for items in client.given(rounds):
-            keeper.take(items)
+            kept.receive(items)
             await asyncio.sleep(0)
 
     async def gifts() -> AsyncIterator[list[Item]]:
         for _ in range(rounds):
-            yield keeper.give()
+            yield kept.give()
             await asyncio.sleep(0)
 
     async def write() -> None:
@@ -48,20 +48,20 @@ async def exchange(client: shmrpc.Client, keeper: Keeper, rounds: int) -> None:
 
 @one_loop
 @pytest.mark.parametrize("seed", range(scaled(1, 8)))
-async def test_what_either_side_keeps_never_changes(seed: int) -> None:
+async def test_arrays_that_either_side_keeps_never_change(seed: int) -> None:
     with ServerProcess("tests.transport.array_exchange:service", "--max-memory", str(MEMORY)) as server:
         async with shmrpc.connect(server.name, max_memory=MEMORY) as client:
-            keeper = Keeper(seed, client.empty)
+            kept = KeptArrays(seed, client.empty)
             await client.begin(seed + 100)
             for _ in range(4):
-                await exchange(client, keeper, 150)
-                keeper.look_again()
+                await exchange(client, kept, 150)
+                kept.check()
                 sizes = memory_of(client)[0], (await client.memory())[0]
                 assert max(sizes) <= MEMORY
             refused, checked = await client.end()
-            assert min(refused, keeper.refused) > 50, "there was want of memory on both sides"
-            assert min(checked, keeper.checked) > 5000
-            keeper.drop_all()
+            assert min(refused, kept.refused) > 50, "memory was short on both sides"
+            assert min(checked, kept.checked) > 5000
+            kept.drop_all()
             gc.collect()
             assert await eventually_in_loop(lambda: memory_of(client)[1] == 0)
             assert (await client.memory())[1] == 0, "all that was lent has come back"

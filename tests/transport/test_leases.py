@@ -1,4 +1,4 @@
-"""Received memory stays as it is while anybody looks at it, cannot be written, and goes back when nobody does."""
+"""Received memory stays unchanged while any view refers to it, cannot be written, and is returned afterwards."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TARGET = "tests.helpers.array_service:service"
 SHARED_SERVER = True
 
 SIZE = 300_000
-#: What a block of so many bytes takes.
+#: The size of the block for so many bytes.
 TAKEN = 303_104
 
 
 async def unused_by_server(client: shmrpc.Client) -> bool:
-    """Whether the client has given back all that the server lent it, within a generous time."""
+    """Return True once the client has returned all blocks that the server lent it, within a generous time."""
     for _ in range(500):
         if (await client.memory())[1] == 0:
             return True
@@ -38,7 +38,7 @@ async def unused_by_server(client: shmrpc.Client) -> bool:
 
 
 async def unused_by_client(client: shmrpc.Client) -> bool:
-    """The same the other way round."""
+    """Return True once the server has returned all blocks that the client lent it."""
     return await eventually_in_loop(lambda: memory_of(client)[1] == 0)
 
 
@@ -78,7 +78,7 @@ async def test_received_memory_cannot_be_written(client: shmrpc.Client) -> None:
 
 
 @one_loop
-async def test_who_writes_through_an_address_all_the_same_dies_of_it_alone(client: shmrpc.Client) -> None:
+async def test_a_process_that_writes_through_an_address_all_the_same_dies_alone(client: shmrpc.Client) -> None:
     with Script("""
         import ctypes, resource, shmrpc
         from tests.helpers.array_service import address_of
@@ -132,7 +132,7 @@ async def test_any_view_keeps_the_memory_and_the_last_one_gives_it_back(client: 
 
 
 @one_loop
-async def test_what_the_server_keeps_stays_lent_too(client: shmrpc.Client) -> None:
+async def test_arrays_that_the_server_keeps_stay_lent_too(client: shmrpc.Client) -> None:
     array = client.empty(SIZE, "uint8")
     array[:] = numbered(1, SIZE)
     before, part = sum_of(array), sum_of(array[10:][::2])
@@ -184,7 +184,9 @@ async def test_results_of_handlers_that_were_suspended_are_let_go_of(client: shm
     assert await unused_by_server(client)
 
 
-async def test_answers_that_nobody_takes_give_their_memory_back(server: ServerProcess, client: shmrpc.Client) -> None:
+async def test_replies_without_a_waiting_caller_return_their_memory(
+    server: ServerProcess, client: shmrpc.Client
+) -> None:
     for _ in range(10):
         with pytest.raises(shmrpc.DeadlineExceeded):
             await client.with_options(timeout=0.01).echo_later(numbered(1, SIZE), 0.05)
@@ -193,7 +195,7 @@ async def test_answers_that_nobody_takes_give_their_memory_back(server: ServerPr
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        with stopped(server.pid):  # It does not answer before the call waits for that.
+        with stopped(server.pid):  # The server does not answer before the call waits.
             answered = asyncio.create_task(client.echo_later(numbered(1, SIZE)))
             await asyncio.sleep(0)
         wait_for_answer(client)
@@ -279,7 +281,7 @@ async def test_a_lease_of_each_kind_and_of_what_lies_in_no_shared_memory(client:
 
 
 @pytest.mark.parametrize("wrong", [5, "text", None, [1], object()], ids=lambda value: type(value).__name__)
-def test_what_is_no_memory_cannot_be_leased(wrong: object) -> None:
+def test_only_memory_can_be_leased(wrong: object) -> None:
     with pytest.raises(TypeError, match=f"expected an array.*, got {type(wrong).__name__}"):
         shmrpc.leased(wrong)
 

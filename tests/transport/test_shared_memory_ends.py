@@ -27,7 +27,7 @@ async def unused_by_server(client: shmrpc.Client) -> bool:
 
 
 def test_threads_get_their_own_arrays_back() -> None:
-    """What comes back by reference must be held before another thread takes the end of its lease."""
+    """A thread must hold an array that comes back by reference before another thread receives the end of its loan."""
     errors: list[BaseException] = []
 
     def work(client: shmrpc.sync.Client, seed: int) -> None:
@@ -86,7 +86,7 @@ async def test_frame_too_large_names_both_limits() -> None:
                 await client.numbers(1, 2 << 20)
 
 
-async def test_what_is_written_in_place_is_seen_however_small_or_strided(client: shmrpc.Client) -> None:
+async def test_writes_in_place_are_visible_in_small_and_strided_arrays(client: shmrpc.Client) -> None:
     small, wide = client.empty(100, "u1"), client.empty(100_000, "u1")
     small[:] = wide[:] = 1
     await client.invert(small)
@@ -96,7 +96,7 @@ async def test_what_is_written_in_place_is_seen_however_small_or_strided(client:
     assert (wide[1::50] == 1).all()
 
 
-async def test_what_was_kept_of_a_writable_array_is_a_copy(client: shmrpc.Client) -> None:
+async def test_a_writable_array_that_an_endpoint_keeps_is_a_copy(client: shmrpc.Client) -> None:
     array = client.empty(100_000, "u1")
     array[:] = 1
     await client.invert_and_keep(array)

@@ -1,4 +1,4 @@
-"""What an endpoint writes into a Writable argument its caller sees, for the time of the call and no longer."""
+"""Writable arguments: the caller sees the writes of the endpoint, for the time of the call and no longer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def built_at(client: Any, source: Any = SOURCE) -> Any:
-    """A copy of an array in the client's shared memory."""
+    """Return a copy of an array in the client's shared memory."""
     array = client.empty(source.shape, source.dtype)
     array[...] = source
     return array
 
 
-async def test_what_is_written_in_a_call_is_seen_by_the_caller(client: shmrpc.Client) -> None:
+async def test_the_caller_sees_the_writes_of_a_call(client: shmrpc.Client) -> None:
     image = built_at(client)
     for name, send in WAYS.items():
         before = image.copy()
@@ -113,7 +113,7 @@ def test_memoryviews_and_arguments_that_may_be_none(sync_client: shmrpc.sync.Cli
     assert sync_client.copy_into(source) is sync_client.copy_into(source, None) is False
 
 
-async def test_it_is_seen_while_the_endpoint_is_under_way(client: shmrpc.Client) -> None:
+async def test_the_caller_sees_writes_while_the_endpoint_runs(client: shmrpc.Client) -> None:
     image = built_at(client)
     call = asyncio.create_task(client.invert_when_told(image, "go"))
     half = SIZE // 2
@@ -131,13 +131,13 @@ async def test_it_is_seen_while_the_endpoint_is_under_way(client: shmrpc.Client)
 
 
 @one_loop
-async def test_what_a_failing_endpoint_has_written_is_written(client: shmrpc.Client) -> None:
+async def test_writes_of_a_failing_endpoint_remain(client: shmrpc.Client) -> None:
     image = built_at(client)
     with pytest.raises(ValueError, match="after it was written"):
         await client.invert(image, fail=True)
     assert (image == ~SOURCE).all()
     with pytest.raises(shmrpc.DeadlineExceeded):
-        await client.with_options(timeout=3).invert_later(image, 600)  # It has to begin before.
+        await client.with_options(timeout=3).invert_later(image, 600)  # The endpoint must begin before the deadline.
     half = SIZE // 2
     assert (image[:half] == SOURCE[:half]).all() and (image[half:] == ~SOURCE[half:]).all()
     with pytest.raises(shmrpc.InvalidArguments, match="parameter 'image'"):
@@ -145,7 +145,7 @@ async def test_what_a_failing_endpoint_has_written_is_written(client: shmrpc.Cli
 
 
 @one_loop
-async def test_an_endpoint_that_keeps_it_and_writes_after_the_call_harms_nobody(client: shmrpc.Client) -> None:
+async def test_writes_after_the_call_are_invisible_to_the_caller(client: shmrpc.Client) -> None:
     image = built_at(client)
     back = await client.invert_and_keep(image)
     assert (image == ~SOURCE).all()
@@ -153,7 +153,7 @@ async def test_an_endpoint_that_keeps_it_and_writes_after_the_call_harms_nobody(
     kept = await client.sum_of_kept("written")
     assert kept == sum_of(image), "it keeps what was there at the end of the call"
     await client.overwrite("written", 7)
-    assert (image == ~SOURCE).all(), "what is written after the call is seen by nobody"
+    assert (image == ~SOURCE).all(), "the caller does not see writes after the call"
     assert (await client.kept("written") == 7).all()
     assert (await client.echo(image) == ~SOURCE).all()
     with pytest.raises(ValueError, match="read-only"):
@@ -189,7 +189,7 @@ async def test_memory_goes_back_after_it_was_written(client: shmrpc.Client) -> N
 
 
 @one_loop
-async def test_what_cannot_be_writable() -> None:
+async def test_wrong_uses_of_writable_are_rejected() -> None:
     service = shmrpc.Service("tested.wrong")
     with pytest.raises(TypeError, match="Writable is for parameters"):
 

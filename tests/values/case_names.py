@@ -6,5 +6,5 @@ import re
 
 
 def case_name(value: object) -> str:
-    """A value as its name: its repr without the address, which is another one in each of the processes of a run."""
+    """Return a value's repr as its name, without the address, which differs between the processes of a run."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -1,7 +1,7 @@
-"""How many values Hypothesis draws for a test, and which.
+"""The number of values that Hypothesis draws for a test, and their choice.
 
-They are the same at each run, so that one does not fail by chance; with SHMRPC_LONG=1 in the environment they are new
-ones. Nor does a run fail because the machine is slow.
+Each run draws the same values, so that no run fails by chance; with SHMRPC_LONG=1 in the environment it draws new
+ones. No run fails because the machine is slow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 
 def drawn(number: int) -> settings:
-    """The settings of a test with so many examples."""
+    """Return the settings of a test with so many examples."""
     new = os.environ.get("SHMRPC_LONG") == "1"
     return settings(
         max_examples=number,

@@ -101,7 +101,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Whether two values are equal and of one type, and -0.0 is not 0.0."""
+    """Return True if two values are equal and of one type, where -0.0 is not 0.0."""
     if isinstance(expected, float):
         return type(got) is float and struct.pack(">d", got) == struct.pack(">d", expected)
     return type(got) is type(expected) and bool(got == expected)
@@ -169,7 +169,7 @@ def test_an_unknown_extension_arrives_as_one(codec: Codec) -> None:
     ],
     ids=case_name,
 )
-def test_what_cannot_be_carried_is_refused(codec: Codec, value: Any) -> None:
+def test_values_that_no_codec_carries_are_refused(codec: Codec, value: Any) -> None:
     with pytest.raises((TypeError, ValueError, OverflowError)):
         codec.encode(value)
 
@@ -249,7 +249,7 @@ def test_every_cut_of_a_message_is_a_decode_error(codec: Codec) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value's repr, without the addresses of unknown extensions."""
+    """Return a value's repr, without the addresses of unknown extensions."""
     return re.sub(r" at 0x\w+", "", repr(value))
 
 
@@ -285,7 +285,7 @@ def test_a_value_of_another_type_is_a_validation_error(codec: Codec) -> None:
             codec.decoder(kind)(body)
 
 
-def test_what_a_body_with_buffers_counts_for_is_not_taken_for_its_size(codec: Codec) -> None:
+def test_a_parcel_has_a_weight_of_its_own_and_no_length(codec: Codec) -> None:
     plain, parcel = codec.encode(bytes(1000)), codec.encode(bytes(2_000_000))
     assert isinstance(plain, bytes)
     assert isinstance(parcel, _core.Parcel)

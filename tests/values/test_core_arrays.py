@@ -29,12 +29,12 @@ from tests.helpers.value_trips import buffers_of, carried
 from tests.values.hypothesis_draws import drawn
 
 CODEC = get_codec("msgspec")
-#: What reads them in Python alone.
+#: The codec that reads arrays in Python alone.
 REFERENCE = get_codec("msgpack")
-#: What writes values in Python alone.
+#: The encoder that writes values in Python alone.
 PYTHON = ValueEncoder(msgspec.msgpack.Encoder(enc_hook=enc_hook).encode, ALL_EXTENSIONS, pickled=False)
 LONG_BYTES, LONG_ARRAY = b"x" * LARGE, np.arange(LARGE_ARRAY // 8, dtype="<f8")
-#: Each is written by the core.
+#: Values that the core writes.
 WRITTEN: list[Any] = [
     LONG_ARRAY,
     LONG_ARRAY.reshape(2, 8, -1),
@@ -85,7 +85,7 @@ def _refuse(*arguments: object) -> NoReturn:
 
 
 def _alone() -> _core.Encoder:
-    """The core without Python's writers, once it knows arrays and memoryviews."""
+    """Return an encoder of the core without Python's writers, which knows arrays and memoryviews."""
     encoder = _core.Encoder(
         encode_plain=_refuse,
         encode_value=lambda value: b"",
@@ -102,7 +102,7 @@ def _alone() -> _core.Encoder:
 
 
 def _read(body: Body, kind: Any = Any) -> Any:
-    known = expected(without_aliases(kind))  # As the types of endpoints arrive there: NDArray may be an alias.
+    known = expected(without_aliases(kind))  # Endpoints resolve their types in this way: NDArray may be an alias.
     assert known is not None
     return known.read(body)
 
@@ -130,7 +130,7 @@ def test_the_core_writes_what_python_writes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", LEFT, ids=_name)
-def test_what_is_unusual_is_left_to_python(value: Any) -> None:
+def test_the_core_leaves_unusual_arrays_to_python(value: Any) -> None:
     assert _alone().encode(value) == b""
     assert _parts(CODEC.encode(value)) == _parts(PYTHON.encode(value))
 

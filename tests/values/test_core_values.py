@@ -49,7 +49,7 @@ BOUNDS: list[Any] = [
     {2: 2, None: 3, True: 4, 2.5: 5, b"b": 6},
     [[[[]]], {"a": {"b": [{}]}}],
 ]
-#: What MessagePack does not have.
+#: Values for which MessagePack has no form.
 FOREIGN: list[Any] = [
     1 << 64,
     -(1 << 63) - 1,
@@ -82,7 +82,7 @@ def _any() -> _core.ExpectedType:
 
 
 def _same(a: object, b: object) -> bool:
-    """Whether two values are equal, and of the same types throughout."""
+    """Return True if two values are equal, and of the same types throughout."""
     return repr(a) == repr(b)
 
 
@@ -105,7 +105,7 @@ def test_any_value_is_written_as_the_codec_does_and_read_again(value: Any) -> No
 
 
 @pytest.mark.parametrize("value", FOREIGN, ids=lambda value: type(value).__name__)
-def test_what_is_foreign_goes_to_the_codec_at_any_depth(value: Any) -> None:
+def test_values_unknown_to_messagepack_go_to_the_codec_at_any_depth(value: Any) -> None:
     codec = get_codec("msgspec")
     for inner in (value, [1, [value]], {"a": [value]}):
         try:
@@ -122,7 +122,7 @@ def test_a_list_in_itself_is_refused_with_the_codecs_words() -> None:
         get_codec("msgspec").encode(endless)
 
 
-def test_what_is_nested_deeper_than_the_core_goes_is_read_by_the_codec() -> None:
+def test_values_nested_too_deep_for_the_core_are_read_by_the_codec() -> None:
     deep: Any = 1
     for _ in range(200):
         deep = [deep]
@@ -135,7 +135,7 @@ def test_what_is_nested_deeper_than_the_core_goes_is_read_by_the_codec() -> None
 
 
 @pytest.mark.parametrize("codec", ["msgspec", "msgpack", "pickle"])
-def test_what_is_sent_at_any_depth_is_read_by_a_receiver_that_is_deep_in_calls(codec: CodecName) -> None:
+def test_a_receiver_deep_in_calls_reads_every_depth_that_can_be_sent(codec: CodecName) -> None:
     def read(body: Any, calls: int) -> Any:
         return read(body, calls - 1) if calls else get_codec(codec).decode(body)
 
@@ -268,7 +268,7 @@ def test_a_plain_type_is_read_by_the_core(kind: Any, value: Any) -> None:
         (None, 0),
     ],
 )
-def test_what_is_not_of_the_declared_type_is_left_to_the_codec(kind: Any, value: Any) -> None:
+def test_values_of_another_type_than_declared_are_left_to_the_codec(kind: Any, value: Any) -> None:
     known = expected(kind)
     assert known is not None
     with pytest.raises(ValueError, match="not of the expected type"):

@@ -77,7 +77,7 @@ windows_paths = (
     .map(pathlib.PureWindowsPath)
     .filter(lambda path: pathlib.PureWindowsPath(str(path)) == path)
 )
-#: What can be an element of a set and a key, and is equal to what comes out.
+#: Values that can be elements of a set and keys, and that arrive equal.
 hashable = st.one_of(
     st.none(),
     st.booleans(),
@@ -118,7 +118,7 @@ values = st.recursive(
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Whether two values are equal and of the same types throughout: 1 is not True, -0.0 not 0.0, and zones count."""
+    """Return True if two values are equal and of the same types: 1 is not True, -0.0 is not 0.0, and zones count."""
     if type(got) is not type(expected) or got != expected:
         return False
     if isinstance(expected, (list, tuple)):
@@ -136,7 +136,7 @@ def same(got: Any, expected: Any) -> bool:
 
 @drawn(100)
 @given(values)
-def test_what_goes_in_comes_out(value: Any) -> None:
+def test_every_codec_decodes_the_value_that_was_encoded(value: Any) -> None:
     body = FAST.encode(value)
     assert REFERENCE.encode(value) == body
     for codec in (FAST, REFERENCE, PICKLING):
@@ -202,7 +202,7 @@ def test_a_typed_receiver_takes_what_the_sender_has(codec: Codec, value: Any, ki
         (decimal.Decimal("1.5"), float, 1.5),
     ],
 )
-def test_what_is_nearly_of_the_type_becomes_it(value: Any, kind: Any, converted: Any) -> None:
+def test_values_of_a_similar_type_are_converted(value: Any, kind: Any, converted: Any) -> None:
     for codec in (FAST, REFERENCE):
         assert same(codec.decoder(kind)(codec.encode(value)), converted)
 
@@ -223,7 +223,7 @@ def test_what_is_nearly_of_the_type_becomes_it(value: Any, kind: Any, converted:
         (decimal.Decimal("1e999999"), int, "Expected `int`, got `Decimal`"),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_place(value: Any, kind: Any, message: str | None) -> None:
+def test_an_error_of_a_wrong_type_names_the_position(value: Any, kind: Any, message: str | None) -> None:
     for codec in (FAST, REFERENCE):
         decode = codec.decoder(kind)
         if message is None:
@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_said_with_its_place(value: Any, kind: Any, message
         assert str(caught.value) == message
 
 
-def test_what_others_send_as_plain_messagepack_is_read_as_ever() -> None:
+def test_plain_messagepack_of_other_programs_is_read() -> None:
     for kind, plain, value in (
         (uuid.UUID, str(uuid.UUID(int=7)), uuid.UUID(int=7)),
         (datetime.date, "2026-01-02", datetime.date(2026, 1, 2)),
@@ -444,7 +444,7 @@ def test_a_file_name_that_is_no_text() -> None:
     assert travelled(FAST, [path]) == [path]
 
 
-def test_what_is_not_a_number_stays_that() -> None:
+def test_special_numbers_arrive_unchanged() -> None:
     value = [math.nan, decimal.Decimal("sNaN123"), complex(math.nan, -0.0), decimal.Decimal("-Infinity")]
     assert repr(travelled(FAST, value)) == repr(value)
 

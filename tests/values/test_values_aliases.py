@@ -68,11 +68,11 @@ def fill(pixels: Pixels) -> None:
         (Pixels, Annotated[without_aliases(npt.NDArray[np.uint8]), WRITABLE]),  # An alias itself, since NumPy 2.4.
     ],
 )
-def test_what_an_alias_names(kind: Any, meant: Any) -> None:
+def test_an_alias_is_replaced_by_the_type_that_it_names(kind: Any, meant: Any) -> None:
     assert without_aliases(kind) == meant
 
 
-def test_what_has_no_alias_stays_the_very_same() -> None:
+def test_a_type_without_an_alias_stays_the_same_object() -> None:
     kind = dict[str, list[int | None]]
     assert without_aliases(kind) is kind
 

@@ -47,7 +47,7 @@ def test_small_bytes_are_messagepacks_own() -> None:
         assert codec.encode(bytes(LARGE - 1)) == msgspec.msgpack.encode(bytes(LARGE - 1))
 
 
-def test_what_stands_twice_travels_once_and_arrives_as_one(codec: Codec) -> None:
+def test_an_object_that_occurs_twice_travels_once_and_arrives_as_one(codec: Codec) -> None:
     large, changing = bytes(LARGE), bytearray(LARGE)
     body = codec.encode([large, {"a": large}, changing, (changing,)])
     assert [len(memoryview(buffer)) for buffer in buffers_of(body)] == [LARGE, LARGE]
@@ -180,7 +180,7 @@ def test_a_class_derived_from_bytes_is_not_sent_as_its_base(kind: Any) -> None:
         (int | None, False),
     ],
 )
-def test_what_is_declared_writable(kind: Any, expected: bool) -> None:
+def test_is_writable_recognises_declared_types(kind: Any, expected: bool) -> None:
     assert is_writable(kind) is expected
     FAST.quick_decoder(kind)
 
@@ -207,7 +207,7 @@ def received(value: Any) -> Any:
         lambda array: array[5, 5],
     ],
 )
-def test_what_is_written_to_an_array_is_in_the_block(change: Any) -> None:
+def test_writes_to_an_array_are_in_its_block(change: Any) -> None:
     whole = received(np.arange(6400).reshape(64, 100))
     part = change(whole)
     if not isinstance(part, np.ndarray):
@@ -222,7 +222,7 @@ def test_what_is_written_to_an_array_is_in_the_block(change: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda view: view, lambda view: view[100:200], lambda view: view.cast("I")[3:9]])
-def test_what_is_written_to_a_memoryview_is_in_the_block(change: Any) -> None:
+def test_writes_to_a_memoryview_are_in_its_block(change: Any) -> None:
     part = change(received(memoryview(bytes(LARGE))))
     assert isinstance(block_of(part), FakeBlock)
     open_part = writable(part)
@@ -233,7 +233,7 @@ def test_what_is_written_to_a_memoryview_is_in_the_block(change: Any) -> None:
         writable(part[::2])
 
 
-def test_what_came_in_the_body_is_copied_to_be_written() -> None:
+def test_buffers_received_in_the_body_are_copied_before_writes() -> None:
     array = received(np.asfortranarray(np.arange(6).reshape(2, 3)))
     view = received(memoryview(bytes(24)).cast("i", (2, 3)))
     assert block_of(array) is block_of(view) is None
@@ -247,7 +247,7 @@ def test_what_came_in_the_body_is_copied_to_be_written() -> None:
     assert view[1, 2] == 0
 
 
-def test_what_can_be_written_stays_what_it_is() -> None:
+def test_writable_buffers_are_returned_unchanged() -> None:
     array, view = np.zeros(3), memoryview(bytearray(3))
     assert writable(array) is array
     assert writable(view) is view

@@ -58,7 +58,7 @@ for _cls in (*STRUCTURED, Tensor):
 
 
 def documented() -> dict[str, dict[str, str]]:
-    """The cells of the table, by row and column."""
+    """Return the cells of the table, by row and column."""
     page = (Path(__file__).parents[2] / "docs" / "values.md").read_text()
     lines = iter(page[page.index("| value |") :].split("\n\n")[0].splitlines())
     columns = [each.strip() for each in next(lines).strip("|").split("|")][1:]
@@ -134,7 +134,7 @@ async def _enter(stack: contextlib.AsyncExitStack) -> dict[str, Callable[[Any], 
 
 
 def _enter_threads(stack: contextlib.ExitStack) -> dict[str, Send]:
-    """The same in threads."""
+    """Open the same in threads."""
     client = stack.enter_context(shmrpc.sync.connect(f"values-by-way-{OURS}"))
     queue = stack.enter_context(shmrpc.sync.queue(f"by-way-sq-{OURS}"))
     subscription = stack.enter_context(shmrpc.sync.subscribe(f"by-way-st-{OURS}"))
@@ -230,7 +230,7 @@ def test_a_value_arrives_as_documented(forms: dict[str, dict[str, Send]], row: s
 
 
 def wrap_inside(value: Any) -> Any:
-    """The value that was wrapped for the test above."""
+    """Return the value that the test above has wrapped."""
     if type(value) is list:
         return value[0]
     return value["k"][0] if type(value) is dict and "k" in value else value

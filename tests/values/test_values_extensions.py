@@ -33,7 +33,7 @@ class Celsius(Degrees):
 
 
 class Marked:
-    """An instance of a class that no extension names, but that one recognises by a mark."""
+    """A class that no extension names, but that an extension recognises by a mark."""
 
     mark = "m"
 
@@ -58,7 +58,7 @@ DEGREES = Extension(
 
 @pytest.fixture(params=["msgspec", "msgpack", "pickle"])
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Codec:
-    """A codec made with one extension more."""
+    """Return a codec made with one more extension."""
     monkeypatch.setattr(codecs, "ALL_EXTENSIONS", (*ALL_EXTENSIONS, DEGREES))
     made: Codec = codecs._codec.__wrapped__(request.param)
     return made
@@ -99,7 +99,7 @@ def test_a_library_is_looked_for_only_once_the_program_has_imported_it(
     assert codec.decode(codec.encode(library.Grade())).value == 7.0
 
 
-def test_a_class_that_nobody_names_is_asked_for_what_it_has(codec: Codec) -> None:
+def test_a_class_that_no_extension_names_is_recognised_by_its_attributes(codec: Codec) -> None:
     assert codec.decode(codec.encode(Marked())).value == "m"
 
 

@@ -107,7 +107,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
         (Box, ("content",)),
     ],
 )
-def test_which_fields_are_looked_at(cls: type, loose: tuple[str, ...]) -> None:
+def test_fields_that_can_hold_foreign_values_are_checked(cls: type, loose: tuple[str, ...]) -> None:
     names = names_of(cls)
     assert names is not None
     assert loose_names(cls, names) == loose
@@ -152,11 +152,11 @@ def test_times_in_fields_keep_their_zones(zone: datetime.tzinfo | None, fold: An
         (uuid.UUID, True),
     ],
 )
-def test_what_can_hold_only_what_its_type_says(kind: type, closed: bool) -> None:
+def test_a_type_is_closed_if_the_codec_carries_all_its_values(kind: type, closed: bool) -> None:
     assert is_closed(kind) is closed
 
 
-def test_annotations_that_cannot_be_resolved_are_looked_at() -> None:
+def test_fields_with_unresolvable_annotations_are_checked() -> None:
     @dataclasses.dataclass
     class Unresolved:
         x: Missing  # type: ignore[name-defined]  # noqa: F821
@@ -244,7 +244,7 @@ def test_an_exception_that_is_a_dataclass(codec: Codec) -> None:
     assert error.why == (1, 2)
 
 
-def test_what_is_not_set_is_left_out(codec: Codec) -> None:
+def test_unset_fields_are_left_out(codec: Codec) -> None:
     class Optional(msgspec.Struct):
         x: Any | msgspec.UnsetType = msgspec.UNSET
         y: Any = None
@@ -259,7 +259,7 @@ def test_an_annotation_with_bounds_is_checked(codec: Codec) -> None:
         codec.decoder(kind)(codec.encode((1, -2)))
 
 
-def test_what_cannot_be_sent_in_a_field(codec: Codec) -> None:
+def test_unsendable_values_in_fields_are_refused(codec: Codec) -> None:
     for value in (Frozen("a", object()), [Loose({"a": object()})], Plain(object())):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="objects of type object is unsupported"):
             codec.encode(value)
@@ -374,14 +374,14 @@ class Listed(TypedDict):
 
 
 @dataclasses.dataclass
-class Known:
+class Described:
     size: int = 0
     status: str = "new"
 
 
 @dataclasses.dataclass
 class Holder:
-    known: Known
+    known: Described
 
     def __post_init__(self) -> None:
         self.seen = vars(self.known).copy()
@@ -488,8 +488,8 @@ def test_a_class_that_msgspec_has_met_before_has_its_defaults_too() -> None:
     own = vars(Holder)["__post_init__"]
     got = get_codec("msgspec").decoder(Holder)(msgspec.msgpack.encode({"known": {"size": 1}}))
     assert got.seen == {"size": 1, "status": "new"}
-    assert vars(Holder)["__post_init__"] is own and "__post_init__" not in vars(Known)
-    assert before.decode(msgspec.msgpack.encode({"known": {}})).known == Known()
+    assert vars(Holder)["__post_init__"] is own and "__post_init__" not in vars(Described)
+    assert before.decode(msgspec.msgpack.encode({"known": {}})).known == Described()
 
 
 @pytest.mark.parametrize(("item", "content"), [(Any, 1), (int, 1), (str, "x"), (bytes, b"x")])
@@ -543,7 +543,7 @@ def test_an_instance_of_a_derived_class_is_sent_with_all_its_fields(codec: Codec
         assert codec.decode(codec.encode([value]))[0]["others"] == {"x": [circle, None]}
 
 
-def test_instances_are_looked_at_wherever_their_fields_stand(codec: Codec) -> None:
+def test_defaults_of_instances_are_sent_wherever_their_fields_stand(codec: Codec) -> None:
     got = Request(1, tags=["a"])
     del got.status
     vars(got).update({"extra": {1}, "more": 1})

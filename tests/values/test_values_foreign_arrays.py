@@ -221,7 +221,9 @@ def test_an_instance_has_memory_of_its_own(codec: Codec) -> None:
     assert got.numbers.sum() == LARGE
 
 
-def test_what_cannot_become_an_array_is_refused_at_the_sender(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_cannot_become_arrays_are_refused_at_the_sender(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TypeError, match=r"OnADevice cannot be sent: it is not in the CPU's memory; copy it there, or"):
         codec.encode(OnADevice(np.arange(3)))
     with pytest.raises(TypeError, match=r"a Tensor cannot be sent: numpy\.from_dlpack\(\) cannot take it: .*; send an"):

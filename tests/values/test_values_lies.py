@@ -291,7 +291,7 @@ def test_large_numbers_cost_no_more_than_their_bytes(codec: Codec) -> None:
     assert time.process_time() - started < 2
 
 
-def test_what_cannot_be_a_key(codec: Codec) -> None:
+def test_unhashable_keys_are_refused(codec: Codec) -> None:
     for body in (b"\x81" + extension(18, [1]) + b"\x01", b"\x81\x91" + extension(5, float32([1], 4)) + b"\x01"):
         for decode in (codec.decode, codec.decoder(dict[Any, Any]), codec.decoder(dict[Any, int])):
             with pytest.raises(UNREADABLE):

@@ -1,4 +1,4 @@
-"""What MessagePack does not carry, pickled, if both sides have asked for it."""
+"""Values that MessagePack does not carry are pickled, if both sides ask for it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:40])
-def test_what_messagepack_lacks_arrives_as_itself(value: Any) -> None:
+def test_values_unknown_to_messagepack_arrive_unchanged(value: Any) -> None:
     got = travelled(PICKLING, [value, {"a": value}])[0]
     assert type(got) is type(value)
     assert repr(got) == repr(value) or got == value
@@ -111,7 +111,7 @@ def test_what_messagepack_lacks_arrives_as_itself(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [(1, {2}), 2**70, 1j, pathlib.Path("a"), b"x" * LARGE, [None, "a"], {"a": 1.5}])
-def test_what_messagepack_carries_is_not_pickled(value: Any) -> None:
+def test_values_that_messagepack_carries_are_not_pickled(value: Any) -> None:
     assert bytes(PICKLING.encode(value)) == bytes(FAST.encode(value))
     assert travelled(PICKLING, value) == value
 
@@ -160,7 +160,7 @@ def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("by_reference")
 @pytest.mark.parametrize("value", [lambda: 1, Failing(), open], ids=["lambda", "failing", "open"])
-def test_what_cannot_be_pickled(value: Any) -> None:
+def test_unpicklable_values_are_refused(value: Any) -> None:
     if value is open:
         with pathlib.Path(__file__).open() as file, pytest.raises(TypeError, match="TextIOWrapper cannot be pickled"):
             PICKLING.encode([file])

@@ -166,7 +166,7 @@ def test_post_init_does_not_change_what_was_sent(codec: Codec) -> None:
     assert got[1].x == 5
 
 
-def test_what_was_not_set_is_not_set(codec: Codec) -> None:
+def test_unset_attributes_of_a_registered_class_stay_unset(codec: Codec) -> None:
     register(Order)
     order = object.__new__(Order)
     order.item, order.count, order.tags = "book", 1, set()
@@ -206,7 +206,7 @@ def test_a_class_with_functions_of_its_own(codec: Codec) -> None:
         codec.decoder(Money)(codec.encode("x"))
 
 
-def test_what_encode_gives_may_be_anything_that_travels(codec: Codec) -> None:
+def test_encode_may_return_any_value_that_travels(codec: Codec) -> None:
     register(Money, lambda value: {"a": np.full(LARGE, value.amount)}, lambda plain: Money(int(plain["a"][-1]), "EUR"))
     body = codec.encode([Money(7, "EUR")])
     assert codec.decode(carried(body, in_blocks=True)) == [Money(7, "EUR")]
@@ -258,7 +258,7 @@ def test_an_instance_of_a_derived_class_is_one_of_the_base(codec: Codec) -> None
         assert codec.decoder(kind)(codec.encode(whole)) == whole
 
 
-def test_registering_changes_what_has_been_looked_at() -> None:
+def test_registering_a_class_changes_the_encoding_of_classes_sent_before() -> None:
     @dataclasses.dataclass
     class Holder:
         point: Point
@@ -316,7 +316,7 @@ def test_a_declared_class_is_checked(kind: Any, value: Any, message: str) -> Non
         assert str(caught.value).removesuffix("$`") == message
 
 
-def test_what_cannot_be_registered() -> None:
+def test_classes_that_cannot_be_registered_are_rejected() -> None:
     class Other:
         pass
 

@@ -97,7 +97,7 @@ def stream_of(value: Any) -> bytes:
     ],
     ids=["nothing", "much", "ones", "text", "half a schema", "half a batch"],
 )
-def test_what_is_no_stream_of_arrows(code: int, data: bytes) -> None:
+def test_a_malformed_arrow_stream_is_refused(code: int, data: bytes) -> None:
     body = msgspec.msgpack.encode(msgspec.msgpack.Ext(code, msgspec.msgpack.encode(data)))
     with pytest.raises(msgspec.DecodeError, match="cannot be read as Arrow"):
         FAST.decode(body)

@@ -167,7 +167,7 @@ def test_a_tensor_with_gaps_is_sent_without_them(torch: Any) -> None:
     alike(FAST.decode(carried(body)), value)
 
 
-def test_what_is_written_to_a_received_tensor_stays_there(torch: Any) -> None:
+def test_writes_to_a_received_tensor_do_not_reach_the_block(torch: Any) -> None:
     body = carried(FAST.encode(tensor(torch, "float32", (2000,))), in_blocks=True)
     (block,) = buffers_of(body)
     before = block.to_bytes()

@@ -1,4 +1,4 @@
-"""What a user reads about a value that does not fit: Python's words, the possible choices, and values as they are."""
+"""Error texts about values that do not fit: Python's words, the possible choices, and the values found."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ QUOTED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "words"), [*CHOICES, *WORDS, *QUOTED], ids=lambda each: case_name(each)[:40])
-def test_what_does_not_fit_is_said_in_words_of_python(codec: Codec, kind: Any, value: Any, words: str) -> None:
+def test_an_error_of_a_wrong_value_uses_the_words_of_python(codec: Codec, kind: Any, value: Any, words: str) -> None:
     body = codec.encode(value)
     for read in (codec.decoder(kind), lambda body: codec.convert(codec.decode(body), kind)):
         with pytest.raises(msgspec.ValidationError) as caught:

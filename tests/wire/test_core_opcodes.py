@@ -1,4 +1,4 @@
-"""The core knows no opcode of a call: what a result and a fault are is said by who makes a channel and a poller."""
+"""The core knows no opcode of a call: the makers of a channel and a poller pass the opcodes of results and faults."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def connected() -> Iterator[tuple[_core.Channel, _core.Channel]]:
 
 
 @pytest.mark.parametrize(("opcode", "expected"), [(ANSWER, b"a"), (frames.RESULT, (frames.RESULT, 1, b"a"))])
-def test_an_answer_is_what_the_channel_was_told(opcode: int, expected: object) -> None:
+def test_exchange_returns_only_the_body_for_the_reply_opcode_of_the_channel(opcode: int, expected: object) -> None:
     with connected() as (server, client):
         answers = []
         for _ in range(20):
             server.send(opcode, 1, b"a")
             answers.append(client.exchange(2, 1, b""))
             server.receive()
-        # When the slice of the loop's time is over, an answer comes whole, too.
+        # When the yield budget is used up, a reply comes as a whole frame, too.
         assert expected in answers and all(each in ((opcode, 1, b"a"), expected) for each in answers)
 
 
-def test_a_run_begins_with_what_it_is_told() -> None:
+def test_a_run_begins_with_the_given_head() -> None:
     with connected() as (server, client):
         for item in (b"a", b"b", b"c"):
             server.send(9, 1, item)

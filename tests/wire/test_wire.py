@@ -45,13 +45,13 @@ SIGNATURE = 0xFFAC68635141E007
 
 
 def linked(welcome: dict[str, Any]) -> list[Path]:
-    """The files of a connection that have their names."""
+    """Return the files of a connection that still have a name."""
     names = [welcome["segment"], *(f"sem.{name}" for name in welcome["semaphores"] or ())]
     return [path for path in (Path("/dev/shm") / name for name in names) if path.exists()]
 
 
 @pytest.mark.own_server
-def test_the_meeting_place(runtime: Path, server: ServerProcess) -> None:
+def test_files_of_the_rendezvous_directory_are_private(runtime: Path, server: ServerProcess) -> None:
     assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
     assert stat.S_IMODE((runtime / "tested.sock").stat().st_mode) == 0o600
     assert (runtime / "tested.lock").read_text() == f"{server.pid}\n"
@@ -98,7 +98,7 @@ def test_a_client_that_calls_before_its_confirmation_is_read_is_answered() -> No
             assert linked(wire.welcome) == []
 
 
-def test_who_asks_for_no_semaphores_and_then_sleeps_on_one_is_not_woken_and_harms_nobody(wire: WireClient) -> None:
+def test_a_client_that_sleeps_on_a_semaphore_it_did_not_request_is_not_woken(wire: WireClient) -> None:
     wire.into.set_flag(READER_WAITS, ON_SEMAPHORE)
     call = wire.request("add", 1, 2)
     assert eventually(lambda: wire.into.available() > 0)
@@ -219,7 +219,7 @@ def test_an_answer_wakes_a_sleeper_once(how: int, server: ServerProcess) -> None
             thread.start()
             assert wire.call("sleep", 0.3, "slept") == "slept"
             thread.join()
-        # It parked, and was woken by the answer: hints aside, this was one sleep.
+        # The client slept until the reply woke it: hints aside, this was one sleep.
         assert 1 <= wire.sleeps - before <= 3
 
 
@@ -416,7 +416,7 @@ def tail_misaligned(wire: WireClient) -> None:
 
 
 def head_ahead(wire: WireClient) -> None:
-    """The server looks at it when it needs to know how much room there is."""
+    """Announce a head beyond the tail, which the server reads when it needs room in the ring."""
     wire.into.announce_head(1 << 40)
     for _ in range(4):
         wire.request("zeros", 20_000)
@@ -431,7 +431,7 @@ def a_result(wire: WireClient) -> None:
 
 
 @pytest.mark.parametrize("break_rule", [tail_ahead, tail_misaligned, head_ahead, too_large, a_result])
-def test_a_client_that_breaks_the_rules_is_told_and_harms_nobody_else(
+def test_a_client_that_breaks_the_rules_gets_a_goodbye_and_others_go_on(
     wire: WireClient, break_rule: Callable[[WireClient], None]
 ) -> None:
     with WireClient("tested") as other:

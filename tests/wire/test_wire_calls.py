@@ -1,4 +1,4 @@
-"""What docs/wire.md says of calls beyond the plain one: deadlines, metadata, batches, and how they end early."""
+"""Calls beyond the plain one, as in docs/wire.md: deadlines, metadata, batches, and calls that end early."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHARED_SERVER = True
 
 
 def failure(wire: WireClient, call_id: int) -> dict[str, Any]:
-    """The failure in the next frame, which has to answer this call."""
+    """Return the failure in the next frame, which must answer this call."""
     with pytest.raises(Failed) as caught:
         wire.answer(call_id)
     return caught.value.map
@@ -87,7 +87,7 @@ def test_a_deadline_in_the_future_is_the_handlers(wire: WireClient) -> None:
 
 @pytest.mark.own_server
 def test_a_deadline_that_passes_ends_the_handler(wire: WireClient) -> None:
-    soon = time.monotonic_ns() + 3 * SECOND  # It has to begin before.
+    soon = time.monotonic_ns() + 3 * SECOND  # The handler must begin before.
     assert failure(wire, wire.ask(CALL_DEADLINE, "sleep", [soon, 600]))["kind"] == "deadline"
     assert seen(wire, "sleep:cancelled") == 1
 
@@ -259,8 +259,8 @@ def test_one_way_calls_are_not_answered_whatever_becomes_of_them(wire: WireClien
     wire.request_with({"one_way": True}, "count", 3)
     wire.request_with({"one_way": True}, "total", None)
     assert eventually(lambda: seen(wire, "told:finished") == 1)  # Nothing but what seen() answers has come.
-    assert seen(wire, "count:began") == 0, "a stream cannot be told"
-    assert seen(wire, "count:began") == seen(wire, "total:began") == 0, "who streams needs the other side"
+    assert seen(wire, "count:began") == 0, "a one-way call cannot stream"
+    assert seen(wire, "count:began") == seen(wire, "total:began") == 0, "an endpoint that streams needs a reply"
 
 
 @pytest.mark.own_server

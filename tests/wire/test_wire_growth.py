@@ -24,7 +24,7 @@ def wire() -> Iterator[WireClient]:
 
 
 def memory(wire: WireClient) -> int:
-    """The bytes of memory that the segment has."""
+    """Return the bytes of memory that the segment has."""
     return Path(f"/proc/self/fd/{wire._segment}").stat().st_blocks * 512
 
 
@@ -44,7 +44,7 @@ def test_the_server_grows_its_ring_for_what_has_no_room(wire: WireClient) -> Non
     assert memory(wire) == (2 + 8) * 4096
 
 
-def test_answers_that_nobody_reads_make_a_ring_grow_and_arrive_in_order(wire: WireClient) -> None:
+def test_unread_replies_make_a_ring_grow_and_arrive_in_order(wire: WireClient) -> None:
     calls = [wire.request("zeros", 100 + number) for number in range(500)]
     for number, call_id in enumerate(calls):
         assert wire.answer(call_id) == bytes(100 + number)
@@ -59,7 +59,7 @@ def test_the_server_follows_a_ring_that_grows_step_by_step(wire: WireClient) -> 
             assert wire.call("echo", value) == value
 
 
-def test_what_lies_in_a_ring_as_it_grows_is_read_before(wire: WireClient) -> None:
+def test_frames_in_a_ring_that_grows_are_read_first(wire: WireClient) -> None:
     calls = [wire.request("add", number, 1) for number in range(60)]
     wire.grow(16384)
     calls += [wire.request("add", number, 1) for number in range(60, 300)]

@@ -1,4 +1,4 @@
-"""What docs/wire.md says of parcels, of the memory that both sides lend each other, and of its way back."""
+"""Parcels, as in docs/wire.md: the memory that both sides lend each other, and its return."""
 
 from __future__ import annotations
 
@@ -62,41 +62,41 @@ NIL = msgpack.packb(None)
 
 @pytest.fixture
 def poor() -> Iterator[WireClient]:
-    """A client of a server that has hardly any memory to lend."""
+    """Yield a client of a server that has hardly any memory to lend."""
     with ServerProcess("tests.helpers.services:service", "--max-memory", str(MIB)), WireClient("tested") as client:
         yield client
 
 
 @pytest.fixture
 def large(shared_servers: SharedServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
-    """A client of the service of large data, whose handlers can be told to go on."""
+    """Yield a client of the service of large data, whose handlers wait until another call lets them go on."""
     with shared_servers.use("tests.helpers.array_service:service", monkeypatch), WireClient("tested.large") as client:
         yield client
 
 
 @pytest.fixture
 def flows(shared_servers: SharedServers, monkeypatch: pytest.MonkeyPatch) -> Iterator[WireClient]:
-    """A client of the service with streams."""
+    """Yield a client of the service with streams."""
     with shared_servers.use("tests.helpers.stream_service:service", monkeypatch), WireClient("tested.flows") as client:
         yield client
 
 
 def text(length: int, seed: int = 0) -> str:
-    """A value that is no buffer, with a body five bytes longer."""
+    """Return a value that is no buffer, with a body five bytes longer."""
     return random.Random(seed).randbytes(length // 2 + 1).hex()[:length]
 
 
 def ask(wire: WireClient, endpoint: str, entries: list[Entry], body: bytes | None, data: bytes = b"") -> Any:
-    """Calls with a parcel; the result."""
+    """Make a call with a parcel, and return its result."""
     return wire.answer(wire.send(CALL | PARCEL | wire.number(endpoint) << 8, parcel(entries, body, data)))
 
 
 def came_back(wire: WireClient, *leases: Entry) -> bool:
-    """Whether the server ends exactly these leases of ours, in any order, and goes on answering."""
+    """Return True once the server has returned exactly these blocks, in any order, while it goes on answering."""
     expected = sorted((lease.extent, lease.block) for lease in leases)
 
     def all_came() -> bool:
-        assert wire.call("add", 1, 2) == 3  # Its ends of leases come on the way.
+        assert wire.call("add", 1, 2) == 3  # The releases arrive meanwhile.
         return len(wire.given_back) >= len(expected)
 
     eventually(all_came)
@@ -105,12 +105,12 @@ def came_back(wire: WireClient, *leases: Entry) -> bool:
 
 
 def lent(body: bytes) -> list[Entry]:
-    """The lines of the leases that came with a body."""
+    """Return the entries of the blocks that the server lent with a body."""
     return [entry for entry in body.entries if entry.whose == SENDER] if isinstance(body, Parcel) else []
 
 
 def received(wire: WireClient, endpoint: str, *args: Any) -> Parcel:
-    """The body of a result that comes as a parcel."""
+    """Make a call, and return the body of its result, which is a parcel."""
     call_id = wire.request(endpoint, *args)
     opcode, answered, body = wire.receive()
     assert (opcode, answered) == (RESULT, call_id)
@@ -126,7 +126,7 @@ def test_the_numbers_are_the_documented_ones() -> None:
         assert int(found[1], 0) == getattr(wire_memory, name), name
 
 
-# What the server sends.
+# Parcels of the server.
 
 
 @pytest.mark.parametrize("how", [ON_BELL, ON_SEMAPHORE])
@@ -179,7 +179,7 @@ def test_results_of_a_batch_share_the_buffers_of_one_frame(wire: WireClient) -> 
     assert (results[:3], list(failures)) == ([bytes(250_000), bytes(3), bytes(260_000)], [3])
 
 
-def test_what_is_lent_stays_as_it_is_until_it_is_given_back(wire: WireClient) -> None:
+def test_a_lent_block_stays_unchanged_until_it_is_returned(wire: WireClient) -> None:
     wire.gives_back = False
     first = received(wire, "echo", b"\1" * 300_000)
     later = [received(wire, "echo", bytes([seed]) * 300_000) for seed in range(2, 12)]
@@ -230,7 +230,7 @@ def test_memory_does_not_grow_with_the_number_of_calls(wire: WireClient) -> None
     assert sum(map(len, wire.theirs.extents.values())) <= 4 * MIB
 
 
-def test_an_extent_is_sealed_of_the_size_that_was_told_and_known_before_it_is_named(wire: WireClient) -> None:
+def test_an_extent_is_sealed_has_the_announced_size_and_is_known_before_use(wire: WireClient) -> None:
     wire.gives_back = False
     for _ in range(5):
         received(wire, "zeros", 3 * MIB)  # `Theirs` looks at seal and size, and knows no number twice.
@@ -239,7 +239,7 @@ def test_an_extent_is_sealed_of_the_size_that_was_told_and_known_before_it_is_na
 
 
 @pytest.mark.own_server
-def test_what_was_lent_outlives_the_server(wire: WireClient, server: ServerProcess) -> None:
+def test_a_lent_block_outlives_the_server(wire: WireClient, server: ServerProcess) -> None:
     wire.gives_back = False
     seen = received(wire, "echo", b"\7" * 300_000)
     call_id = wire.request("zeros", 300_000)
@@ -252,7 +252,7 @@ def test_what_was_lent_outlives_the_server(wire: WireClient, server: ServerProce
     assert wire.theirs.read(seen.entries[0]) == b"\7" * 300_000
 
 
-def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it(wire: WireClient) -> None:
+def test_an_unused_extent_is_removed_after_a_while_and_its_number_with_it(wire: WireClient) -> None:
     wire.gives_back = False
     (kept,) = lent(received(wire, "echo", b"\7" * 240_000))
     (given,) = lent(received(wire, "zeros", 8 * MIB))
@@ -265,7 +265,7 @@ def test_an_extent_that_nobody_uses_is_gone_after_a_while_and_its_number_with_it
 
     assert eventually(heard, 60)
     assert wire.theirs.gone == [given.extent]
-    assert wire.theirs.read(kept) == b"\7" * 240_000, "one that is lent stays"
+    assert wire.theirs.read(kept) == b"\7" * 240_000, "an extent with a lent block stays"
     (another,) = lent(received(wire, "zeros", 8 * MIB))
     assert another.extent > given.extent
 
@@ -309,7 +309,7 @@ def test_buffers_come_in_the_frame_if_there_is_no_memory(poor: WireClient) -> No
     assert [entry.whose for entry in body.entries] == [SENDER, HERE, HERE, HERE, HERE]
 
 
-def test_what_has_no_room_in_a_frame_is_a_failure(server: ServerProcess) -> None:
+def test_a_result_without_room_in_a_frame_is_a_failure(server: ServerProcess) -> None:
     with WireClient("tested", max_frame=100_000) as wire:
         assert wire.call("zeros", 500_000) == bytes(500_000), "a buffer that is lent takes no room"
         wire.updates.close()
@@ -322,7 +322,7 @@ def test_what_has_no_room_in_a_frame_is_a_failure(server: ServerProcess) -> None
         assert wire.call("add", 1, 2) == 3
 
 
-def test_who_does_not_want_to_hear_of_extents_is_sent_all_in_frames(wire: WireClient) -> None:
+def test_a_client_that_closes_the_socket_of_extents_gets_all_in_frames(wire: WireClient) -> None:
     wire.updates.close()
     assert wire.call("zeros", 300_000) == bytes(300_000)
     call_id = wire.request("echo", text(300_000))
@@ -331,7 +331,7 @@ def test_who_does_not_want_to_hear_of_extents_is_sent_all_in_frames(wire: WireCl
     assert not isinstance(body, Parcel)
 
 
-# What the client sends.
+# Parcels of the client.
 
 
 def test_a_client_without_memory_sends_all_in_frames(wire: WireClient) -> None:
@@ -365,7 +365,7 @@ def test_a_body_may_be_as_large_as_a_frame_and_buffers_larger(server: ServerProc
             wire.send(CALL | PARCEL | wire.number("nothing") << 8, parcel([extent.lend(body)], None)),
             wire.receive(),
         )[1]
-        assert opcode == FAILURE, "it takes no arguments, and says so"
+        assert opcode == FAILURE, "the endpoint takes no arguments"
 
 
 def test_each_line_of_a_table_is_a_lease_and_each_ends_once(wire: WireClient) -> None:
@@ -374,12 +374,12 @@ def test_each_line_of_a_table_is_a_lease_and_each_ends_once(wire: WireClient) ->
     arguments = msgpack.packb([[extension(BYTES, 0), extension(BYTES, 1), extension(BYTES, 2)]])
     assert ask(wire, "echo", [first, second, second], arguments) == [b"one", b"two", b"two"]
     assert came_back(wire, first, second, second)
-    assert ask(wire, "add", [first] * 50, msgpack.packb([1, 2])) == 3, "nobody asked for them"
+    assert ask(wire, "add", [first] * 50, msgpack.packb([1, 2])) == 3, "the call does not refer to the buffers"
     assert came_back(wire, *[first] * 50)
 
 
-def until_told(wire: WireClient, line: Entry) -> int:
-    """Calls an endpoint that holds a buffer until it is told to give it back; the call's id."""
+def hold_until_told(wire: WireClient, line: Entry) -> int:
+    """Call an endpoint that holds a buffer until another call releases it, and return the call's id."""
     arguments = msgpack.packb([extension(MEMORYVIEW, 0), "go on"])
     return wire.send(CALL | PARCEL | wire.number("echo_when_told") << 8, parcel([line], arguments))
 
@@ -387,7 +387,7 @@ def until_told(wire: WireClient, line: Entry) -> int:
 def test_a_lease_lasts_as_long_as_something_looks_at_it(large: WireClient) -> None:
     extent = large.extent()
     line = extent.lend(bytes(10 * PAGE))
-    call_id = until_told(large, line)
+    call_id = hold_until_told(large, line)
     assert large.call("add", 1, 2) == 3
     assert large.given_back == []
     assert large.call("keep", "go on", True) is None
@@ -469,10 +469,10 @@ def test_a_one_way_call_may_lend(wire: WireClient) -> None:
     assert came_back(wire, line)
 
 
-def test_an_extent_may_be_told_of_long_before_it_is_named_and_go_while_it_is_lent(large: WireClient) -> None:
+def test_an_extent_may_be_announced_long_before_use_and_removed_while_a_block_is_lent(large: WireClient) -> None:
     extents = [large.extent(number, MIB) for number in (3, 7, 9000)]
     line = extents[2].lend(b"x" * 10 * PAGE, 9 * PAGE)
-    call_id = until_told(large, line)
+    call_id = hold_until_told(large, line)
     assert large.call("add", 1, 2) == 3
     large.updates.send(wire_memory.news(wire_memory.GONE, 9000, 0))
     large.updates.send(wire_memory.news(wire_memory.GONE, 12345, 0))
@@ -502,10 +502,10 @@ def test_a_server_maps_what_is_named_and_lets_it_go(wire: WireClient) -> None:
     assert ask(wire, "echo", [Entry(SENDER, 1, 0, 0, 5)], msgpack.packb([extension(BYTES, 0)])) == b"still"
 
 
-# What is sent back.
+# Blocks that are sent back.
 
 
-def test_what_the_server_has_lent_may_be_sent_back_by_reference(wire: WireClient) -> None:
+def test_a_block_of_the_server_may_be_sent_back_by_reference(wire: WireClient) -> None:
     wire.gives_back = False
     value = [text(200_000)]
     (line,) = received(wire, "echo", value).entries
@@ -524,7 +524,7 @@ def test_the_end_of_a_lease_may_follow_the_frame_that_sends_it_back(large: WireC
     large.gives_back = False
     (line,) = lent(received(large, "echo", b"\7" * 300_000))
     back = Entry(RECEIVER, line.extent, line.block, 0, line.length)
-    call_id = until_told(large, back)
+    call_id = hold_until_told(large, back)
     large.give_back(line)
     assert lent(received(large, "echo", bytes(300_000))) != [line], "the handler holds it"
     assert large.call("keep", "go on", True) is None
@@ -545,7 +545,7 @@ def test_the_server_sends_back_by_reference_what_we_lent(wire: WireClient) -> No
     assert came_back(wire, line)
 
 
-def test_who_has_a_lease_may_write_if_both_want_it(wire: WireClient) -> None:
+def test_the_holder_of_a_loan_may_write_if_both_sides_agree(wire: WireClient) -> None:
     wire.gives_back = False
     (line,) = lent(received(wire, "zeros", 250_000))
     # The mapping of `Theirs` is for reading. Its descriptor serves for one to write.
@@ -605,7 +605,7 @@ def test_releases_come_while_a_server_drains() -> None:
 
 
 def test_a_buffer_costs_a_part_of_its_bytes(flows: WireClient) -> None:
-    call_id = flows.request("zipped", None, None)  # It reads from the right only after the left.
+    call_id = flows.request("zipped", None, None)  # The endpoint reads from the right only after the left.
     for stream in (1, 2):
         flows.expect(CREDIT, call_id, stream=stream)
     flows.extent()

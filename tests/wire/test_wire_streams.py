@@ -1,4 +1,4 @@
-"""What docs/wire.md says of streams: numbers, credit, and which frames are a fault."""
+"""Streams, as in docs/wire.md: numbers, credit, and frames that are a fault."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def items_until_answer(wire: WireClient, call_id: int) -> tuple[list[bytes], int
 
 
 def cost(body: bytes) -> int:
-    """What an item costs of the credit."""
+    """Return the credit that an item costs."""
     buffers = body.buffers if isinstance(body, Parcel) else []
     return len(body) + sum(map(len, buffers)) // BUFFER_BYTES_PER_BYTE + OVERHEAD
 
 
 def counted(wire: WireClient, endpoint: str, *args: Any) -> tuple[Any, int]:
-    """Calls an endpoint while items come: its result, and how many bytes of credit those took."""
+    """Call an endpoint while items arrive, and return its result and the credit that the items cost."""
     call_id, taken = wire.request(endpoint, *args), 0
     while True:
         opcode, answered, body = wire.receive()
@@ -61,7 +61,7 @@ def counted(wire: WireClient, endpoint: str, *args: Any) -> tuple[Any, int]:
 
 
 def fault_of(wire: WireClient) -> str:
-    """What the server says when it ends the connection for a fault of ours."""
+    """Return the reason with which the server ends the connection for a fault of the client."""
     goodbye, _ = wire.control.receive()
     assert (goodbye["type"], goodbye["fault"]) == ("goodbye", True)
     return str(goodbye["reason"])
@@ -173,7 +173,7 @@ def test_a_call_that_waits_for_its_turn_gives_no_credit() -> None:
     ):
         first = wire.request("sleep", 60)
         waiting = wire.request("total", None)
-        assert wire.call("add", 1, 2) == 3  # It needs no turn; and no credit has come before it.
+        assert wire.call("add", 1, 2) == 3  # add() does not wait in line; and no credit has come before its reply.
         wire.part(CANCEL, first)
         assert wire.expect(CREDIT, waiting, stream=1) == WINDOW
         wire.part(ITEM, waiting, 5, stream=1)
@@ -195,7 +195,7 @@ def test_streams_have_the_numbers_of_their_places(
     assert wire.expect(ITEM, call_id) == (1, "right")
     wire.part(END, call_id, stream=1)
     wire.part(END, call_id, stream=2)
-    # Of the right stream it wants no more, which may be said after the answer too: nothing else is asked here.
+    # The endpoint stops the right stream, before or after the reply; no other frame arrives here.
     while (opcode := wire.receive()[0]) != RESULT:
         assert opcode == STOP | 2 << 8
 
@@ -249,7 +249,7 @@ def test_an_item_that_does_not_fit_fails_its_call(wire: WireClient) -> None:
 
 def test_one_item_may_overstep_the_credit_and_the_next_is_a_fault_of_this_connection_alone(wire: WireClient) -> None:
     with WireClient("tested.flows") as other:
-        call_id = wire.request("zipped", None, None)  # It reads from the right only after the left.
+        call_id = wire.request("zipped", None, None)  # The endpoint reads from the right only after the left.
         for stream in (1, 2):
             wire.expect(CREDIT, call_id, stream=stream)
         wire.part(ITEM, call_id, "x" * (WINDOW - OVERHEAD - 5 - 1), stream=2)

@@ -1,4 +1,4 @@
-"""What docs/wire.md says of values: the extensions, their payloads, and what stands in for them."""
+"""Values, as in docs/wire.md: the extensions, their payloads, and their substitutes."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ EXTENSIONS: list[tuple[int, Any]] = [
     (37, ["defaultdict", {"a": 1}, None]),
     (37, ["defaultdict", {}, "list"]),
     (38, ["matrix", msgpack.ExtType(5, msgpack.packb(["<i2", [1, 1], b"\1\0"]))]),
-    (100, ["of somebody else's"]),
+    (100, ["of another program"]),
 ]
 
 
 def echoed(wire: WireClient, value: Any) -> Any:
-    """What an endpoint without annotations gives back for it; extensions as such."""
+    """Return the reply of an endpoint without annotations to a value, with extensions as such."""
     wire.ask(CALL, "echo", [value])
     opcode, _, body = wire.receive()
     assert opcode == RESULT, unpacked(body)
@@ -155,14 +155,14 @@ def test_large_data_leaves_the_body(wire: WireClient, code: int, before: list[An
 
 
 def nested(depth: int) -> Any:
-    """A tuple in a tuple, and so on."""
+    """Return a tuple in a tuple, and so on."""
     value: Any = []
     for _ in range(depth):
         value = [msgpack.ExtType(20, msgpack.packb(value))]
     return value
 
 
-def test_what_cannot_be_read_fails_its_call_alone(wire: WireClient) -> None:
+def test_an_unreadable_value_fails_its_call_alone(wire: WireClient) -> None:
     for code, content in (
         (5, ["<i2", [3], b"\1\0\2\0"]),
         (5, ["|O", [1], bytes(8)]),
@@ -188,13 +188,13 @@ def test_what_cannot_be_read_fails_its_call_alone(wire: WireClient) -> None:
     assert echoed(wire, deep) == deep
 
 
-def test_names_that_nobody_has_registered_are_read_as_values_and_maps(wire: WireClient) -> None:
+def test_unregistered_names_are_read_as_values_and_maps(wire: WireClient) -> None:
     enum = msgpack.ExtType(32, msgpack.packb(["nobody.Colour", "RED", "red"]))
     instance = msgpack.ExtType(33, msgpack.packb(["nobody.Point", {"x": 1, "y": 2}]))
     assert echoed(wire, [enum, instance]) == ["red", {"x": 1, "y": 2}]
 
 
-def test_pickles_travel_if_both_sides_said_so() -> None:
+def test_pickles_travel_if_both_sides_allow_them() -> None:
     pickled = msgpack.ExtType(35, msgpack.packb([b"\x80\x05N.", []]))
     with (
         ServerProcess("tests.helpers.services:service", "--codec", "pickle"),

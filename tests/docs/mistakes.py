@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-#: What every program begins with.
+#: The first lines of every program.
 _BEFORE: Final = """
 import asyncio, contextlib, dataclasses, enum, functools, math, operator
 from typing import *
@@ -32,13 +32,13 @@ class Mistake(NamedTuple):
     program: str
     message: str
 
-    def is_read(self, text: str) -> bool:
-        """Whether this is the message."""
+    def matches(self, text: str) -> bool:
+        """Return True if the text is the message."""
         return re.fullmatch(".*".join(map(re.escape, self.message.split("..."))), text, re.DOTALL) is not None
 
 
 def read_mistakes(path: Path) -> dict[str, Mistake]:
-    """The mistakes of a document, by their headings."""
+    """Return the mistakes of a document, by their headings."""
     mistakes: dict[str, Mistake] = {}
     name = before = program = ""
     for level, title, language, text in _PART.findall(path.read_text()):
@@ -58,7 +58,7 @@ def read_mistakes(path: Path) -> dict[str, Mistake]:
 
 
 async def run(program: str) -> str:
-    """The last line of what Python prints of a program: its error, or else its warning; "" if there is none."""
+    """Run a program, and return the last line that Python prints: its error, or else its warning, or ""."""
     code = compile(textwrap.dedent(program), "<mistake>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     module = types.ModuleType("mistaken")
     namespace: dict[str, Any] = vars(module)

@@ -51,7 +51,7 @@ if inspect.iscoroutine(run):
     asyncio.run(run)
 """
 
-#: How it is run, or "", and the source.
+#: The examples of each document: the way to run them, or "", and the source.
 BLOCKS = {name: _BLOCK.findall(text) for name, text in DOCUMENTS.items()}
 EXAMPLES = [
     pytest.param(how, source, id=f"{name}-{source.splitlines()[0]}-{number}")
@@ -63,7 +63,7 @@ EXAMPLES = [
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """A directory with the modules of the documents."""
+    """Return a directory with the modules of the documents."""
     directory = tmp_path / "modules"
     directory.mkdir()
     for blocks in BLOCKS.values():

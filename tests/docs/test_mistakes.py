@@ -1,4 +1,4 @@
-"""What a user reads after a mistake: what was expected, what came, and what to do."""
+"""Messages after mistakes of users: the value expected, the value found, and the remedy."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-async def test_what_is_read(mistake: Mistake) -> None:
+async def test_a_mistake_ends_with_its_documented_message(mistake: Mistake) -> None:
     read = await run(mistake.program)
-    assert mistake.is_read(read), read
+    assert mistake.matches(read), read
 
 
 def test_the_messages_in_the_documents_are_those_that_are_read() -> None:
     quoted = [" ".join(each.split()) for each in re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
     assert len(quoted) > 20
-    assert [each for each in quoted if not any(mistake.is_read(each) for mistake in MISTAKES.values())] == []
+    assert [each for each in quoted if not any(mistake.matches(each) for mistake in MISTAKES.values())] == []
 
 
 def test_every_exception_has_a_heading_in_the_order_of_the_tree() -> None:
@@ -51,8 +51,8 @@ def test_the_options_of_calls_are_those_that_are_explained_as_keywords() -> None
     assert taken == {*CALL_OPTIONS}, "give them in signature.py too"
 
 
-async def test_what_looks_like_a_mistake_and_is_none() -> None:
-    """Defaults that nobody can send, marks above others, callables and optional streams."""
+async def test_unusual_but_correct_declarations_raise_nothing() -> None:
+    """Declarations with unsendable defaults, marks above other decorators, callables and optional streams."""
     read = await run(
         """
         MISSING = object()
@@ -114,7 +114,7 @@ async def test_what_looks_like_a_mistake_and_is_none() -> None:
 
         @shop.endpoint
         def after() -> None:
-            "It is not being served any more."
+            "The service has stopped."
         """
     )
     assert read == ""

@@ -32,7 +32,7 @@ NOT_CALLED = ("worker", "Message", "SharedStruct")
 
 
 def complaints(call: Any) -> Iterator[str]:
-    """The messages of the TypeErrors of wrong calls."""
+    """Yield the messages of the errors of wrong calls."""
     for arguments, options in WRONG:
         try:
             result = call(*arguments, **options)
@@ -44,13 +44,13 @@ def complaints(call: Any) -> Iterator[str]:
 
 
 def internal(label: str, call: Any) -> list[str]:
-    """The messages of wrong calls that have an internal name."""
+    """Return the messages of wrong calls that have an internal name."""
     return [f"{label}: {words}" for words in complaints(call) if INTERNAL.search(words)]
 
 
 @pytest.fixture
 def objects() -> Iterator[dict[str, Any]]:
-    """An object of each kind, for loops and for threads."""
+    """Yield an object of each kind, for loops and for threads."""
     with ExitStack() as stack:
         made: dict[str, Any] = {}
         for face, module in (("shmrpc", shmrpc), ("shmrpc.sync", shmrpc.sync)):

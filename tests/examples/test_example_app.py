@@ -24,10 +24,10 @@ from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 SERVICE = "examples.code_search.service:code_search"
 #: The same with fewer files, for tests that start services of their own.
 SMALL = "tests.examples.small_code_search:code_search"
-#: It is in most lines, so a reader that stops after one is far from the end.
+#: A text of most lines, so that a reader that stops after one line is far from the end.
 FREQUENT = "e"
 ABSENT = "no such text in the library"
-#: Seconds. A stream that is not to end by its deadline has this one.
+#: The deadline, in seconds, of streams that must not end by their deadline.
 LONG = 600
 
 
@@ -93,7 +93,7 @@ class Expired(Exception):
 def half_read(
     http: httpx.Client, *, text: str = FREQUENT, timeout: float = LONG, name: str = "reader"
 ) -> Iterator[Iterator[str]]:
-    """A stream of which one line was read; it stays open meanwhile."""
+    """Open a stream, read one line, and keep the stream open within the block."""
     params: dict[str, str | float] = {"text": text, "timeout": timeout}
     with http.stream("GET", "/grep", params=params, headers={"X-Request-ID": name}) as response:
         if response.status_code == 504:
@@ -109,7 +109,7 @@ def detail(response: httpx.Response) -> str:
 
 @functools.cache
 def library() -> dict[str, list[str]]:
-    """The lines of each file of the standard library, read from the files themselves."""
+    """Return the lines of each file of the standard library, read from the files themselves."""
     root = Path(sysconfig.get_path("stdlib"))
     names = [path.relative_to(root) for path in sorted(root.rglob("*.py"))]
     return {
@@ -120,7 +120,7 @@ def library() -> dict[str, list[str]]:
 
 
 def lines_with(text: str, files: int | None = None) -> list[dict[str, Any]]:
-    """What a search for the text has to find, in so many files."""
+    """Return the lines that a search for the text must find, in so many files."""
     return [
         {"file": name, "line": number, "text": line}
         for name, lines in itertools.islice(library().items(), files)
@@ -222,7 +222,7 @@ def test_a_large_upload_arrives_whole(http: httpx.Client) -> None:
     assert http.get("/search", params={"word": "okapi"}).json() == [{"file": "large.txt", "count": count}]
 
 
-def test_what_the_service_raises_has_its_status(http: httpx.Client) -> None:
+def test_an_error_of_the_service_has_its_own_status(http: httpx.Client) -> None:
     assert http.put("/files/twice.txt", content=b"once\n").status_code == 201
     response = http.put("/files/twice.txt", content=b"again\n")
     assert (response.status_code, detail(response)) == (409, "there is a file 'twice.txt' already")

@@ -1,6 +1,6 @@
 """The code search of examples/ on two hosts behind one web application, one of them killed under load.
 
-A host here is a directory where names are met, which the other one does not know: what they share is NATS alone.
+Each host has a rendezvous directory of its own, which the other host does not know: the hosts share NATS alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.helpers.server_process import PATIENCE, ServerProcess, eventually
 
 
 class Load:
-    """Requests of several threads, and what came of them."""
+    """Requests of several threads, and their results."""
 
     def __init__(self, web: WebProcess) -> None:
         self.answers: Counter[int] = Counter()
@@ -36,7 +36,7 @@ class Load:
                 self.failures.append(answer.text)
 
     def more(self, status: int, count: int) -> bool:
-        """Whether so many more come with this status."""
+        """Return True once so many more answers have this status."""
         before = self.answers[status]
         return eventually(lambda: self.answers[status] >= before + count, PATIENCE)
 
@@ -72,5 +72,5 @@ def test_the_other_host_goes_on_when_one_is_killed(
             finally:
                 load.stop()
     assert set(load.answers) <= {200, 503}
-    # What each thread had under way at a death, and what a machine that is too busy for heartbeats has lost.
+    # The requests in flight at each death, and those that a machine too busy for heartbeats has lost.
     assert len(load.failures) < load.answers[200] / 10, load.failures

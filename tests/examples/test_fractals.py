@@ -23,7 +23,7 @@ _BLACK = (0, 0, 0, 255)
 
 
 def colour_at(point: complex, zoom: int, julia: tuple[float, float] | None = None) -> tuple[int, ...]:
-    """The colour of a number, taken from the tile that it lies in."""
+    """Return the colour of a number, from the tile that contains the number."""
     place = (point - ORIGIN) / (EXTENT / 2**zoom)
     column, row = int(place.real), int(place.imag)
     x, y = int((place.real - column) * SIDE), SIDE - 1 - int((place.imag - row) * SIDE)
@@ -31,7 +31,7 @@ def colour_at(point: complex, zoom: int, julia: tuple[float, float] | None = Non
 
 
 @pytest.mark.parametrize("zoom", [0, 3, 8])
-def test_what_belongs_to_the_set_is_black_and_nothing_else(zoom: int) -> None:
+def test_only_members_of_the_set_are_black(zoom: int) -> None:
     inside = [0j, -1 + 0j, -0.12 + 0.74j, 0.25 + 0.5j - 0.01, -1.3 + 0j]
     outside = [0.5 + 0j, -2.1 + 0j, 1j + 0.2, -0.75 + 0.5j]
     assert [colour_at(point, zoom) for point in inside] == [_BLACK] * len(inside)
@@ -90,7 +90,7 @@ def test_the_command_paints_a_picture(tmp_path: Path) -> None:
         ("--workers=0", "expected 1 worker or more"),
     ],
 )
-def test_a_wrong_option_is_told(option: str, told: str) -> None:
+def test_a_wrong_option_is_reported(option: str, told: str) -> None:
     command = [sys.executable, "-m", "examples.fractals", option]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -99,7 +99,7 @@ def test_a_wrong_option_is_told(option: str, told: str) -> None:
 
 @pytest.fixture
 def socket() -> Iterator[ClientConnection]:
-    """A page's connection to an explorer."""
+    """Yield a page's connection to an explorer."""
     command = [sys.executable, "-m", "examples.fractals", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -121,7 +121,7 @@ def show(socket: ClientConnection, tiles: dict[int, Tile]) -> None:
 
 
 def come(socket: ClientConnection, count: int) -> tuple[dict[int, Pixels], list[dict[str, Any]]]:
-    """The next tiles that come, by number, and what was reported meanwhile."""
+    """Receive so many tiles, and return them by number, with the reports that came meanwhile."""
     tiles: dict[int, Pixels] = {}
     reports: list[dict[str, Any]] = []
     while len(tiles) < count:
@@ -134,7 +134,7 @@ def come(socket: ClientConnection, count: int) -> tuple[dict[int, Pixels], list[
 
 
 def report(socket: ClientConnection) -> dict[str, Any]:
-    """The next report, when no tiles are on their way."""
+    """Receive a report when no tiles are on their way."""
     data = socket.recv(timeout=120)
     assert isinstance(data, str)
     return json.loads(data)  # type: ignore[no-any-return]
@@ -181,7 +181,7 @@ def test_no_tile_is_lost_when_a_worker_is_killed(socket: ClientConnection) -> No
     "text",
     ["", "{}", '{"type": "show", "tiles": 3}', '{"type": "show", "tiles": [[1, [99, 0, 0, null]]]}', '{"type": "die"}'],
 )
-def test_what_is_no_list_of_tiles_ends_the_connection(socket: ClientConnection, text: str) -> None:
+def test_a_malformed_list_of_tiles_ends_the_connection(socket: ClientConnection, text: str) -> None:
     socket.send(text)
     with pytest.raises(ConnectionClosed) as told:
         come(socket, 1)

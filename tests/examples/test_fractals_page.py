@@ -30,7 +30,7 @@ PANEL = 260
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    """A browser that shows an explorer, with all tiles there."""
+    """Yield the page of a browser that shows an explorer with all its tiles."""
     from playwright.sync_api import sync_playwright
 
     browser_path = shutil.which("chromium")
@@ -57,14 +57,14 @@ def page() -> Iterator[Page]:
 
 
 def settle(page: Page) -> None:
-    """Returns once the page has drawn all that it shows."""
-    page.wait_for_timeout(100)  # It asks for tiles when it draws the next time.
+    """Wait until the page has drawn all its tiles."""
+    page.wait_for_timeout(100)  # The page asks for tiles when it draws the next time.
     page.wait_for_function("document.getElementById('missing').textContent === '0'", timeout=120_000)
     page.wait_for_timeout(100)
 
 
 def shown(page: Page, path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """What can be seen beside the panel."""
+    """Return the visible picture beside the panel."""
     page.screenshot(path=path)
     return np.asarray(Image.open(path).convert("RGB"))[:, : WIDTH - PANEL]
 
@@ -72,7 +72,7 @@ def shown(page: Page, path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uin
 def painted(
     centre: complex, zoom: int, julia: tuple[float, float] | None = None
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The same, painted here."""
+    """Return the same part of the picture, painted in this process."""
     scene = Scene(WIDTH, HEIGHT, centre, zoom, julia)
     canvas = Canvas(scene)
     for tile in scene.tiles():
@@ -83,7 +83,7 @@ def painted(
 def assert_alike(
     one: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], other: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 ) -> None:
-    """The same picture, but for a pixel by which both may be apart, since the page rounds."""
+    """Check that two pictures are the same up to a shift of one pixel, because the page rounds."""
     best = min(
         float(np.mean(np.abs(np.roll(one, (down, right), (0, 1))[4:-4, 4:-4].astype(int) - other[4:-4, 4:-4]) > 8))
         for down in (-1, 0, 1)
@@ -93,7 +93,7 @@ def assert_alike(
 
 
 def workers(page: Page) -> list[str]:
-    """The process ids that the panel shows."""
+    """Return the process ids that the panel shows."""
     return [line.split()[0] for line in page.locator(".worker").all_inner_texts()]
 
 
@@ -103,7 +103,7 @@ def test_the_page_shows_the_set(page: Page, tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+\.\d\d %", page.locator("#transport").inner_text())
 
 
-def test_it_is_dragged_and_zoomed(page: Page, tmp_path: Path) -> None:
+def test_dragging_and_zooming_show_the_right_part(page: Page, tmp_path: Path) -> None:
     page.mouse.move(400, 350)
     page.mouse.down()
     page.mouse.move(300, 250, steps=5)

@@ -1,4 +1,4 @@
-"""The frames of the example are all in the picture, whoever was killed on the way."""
+"""The frames of the example are all in the picture, also after a worker was killed."""
 
 from __future__ import annotations
 

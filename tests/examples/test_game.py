@@ -1,4 +1,4 @@
-"""The points of the example are all there, whoever is killed on the way."""
+"""The points of the example are all there, whichever process is killed on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ticks of the example are all recorded and watched, whoever is stopped meanwhile."""
+"""The ticks of the example are all recorded and watched, whichever process is stopped meanwhile."""
 
 from __future__ import annotations
 

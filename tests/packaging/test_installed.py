@@ -33,7 +33,7 @@ def package_path_of_child() -> str:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder with the source of the package, as it is checked out."""
+    """Return a folder with the source of the package, like a checkout."""
     folder = tmp_path / "source"
     shutil.copytree(INSTALLED / "shmrpc", folder / "shmrpc", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (folder / "core").mkdir()
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def importing(folder: Path, *command: str) -> str:
-    """What Python says of importing shmrpc there."""
+    """Import shmrpc in a folder, and return the last line of Python's error."""
     done = subprocess.run(
         [sys.executable, *(command or ("-c", "import shmrpc"))],
         cwd=folder,
@@ -63,7 +63,7 @@ def test_the_source_without_its_core_says_what_to_do(source: Path, command: tupl
     assert "pip install -e ." in words
 
 
-def test_an_installation_for_another_python_says_so(source: Path) -> None:
+def test_an_installation_for_another_python_raises_with_the_reason(source: Path) -> None:
     shutil.rmtree(source / "core")
     assert "has no native module for this Python" in importing(source)
     (source / "shmrpc" / "_core.cpython-27-sparc.so").touch()
@@ -74,7 +74,7 @@ def test_an_installation_for_another_python_says_so(source: Path) -> None:
     assert "the native module of shmrpc cannot be loaded: " in importing(source)
 
 
-def test_another_system_is_told_that_it_is_linux_only(source: Path) -> None:
+def test_on_another_system_the_error_says_linux_only(source: Path) -> None:
     assert "shmrpc runs on Linux only; this is darwin" in importing(
         source, "-c", "import sys; sys.platform = 'darwin'; import shmrpc"
     )
@@ -82,7 +82,7 @@ def test_another_system_is_told_that_it_is_linux_only(source: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--workers", "1"), ("--reload",)])
 def test_the_command_serves_in_the_folder_of_the_source(source: Path, options: tuple[str, ...]) -> None:
-    command = [sys.executable, "-P", "-m", "shmrpc", "serve", "beside.py", *options]  # As the script `shmrpc` does.
+    command = [sys.executable, "-P", "-m", "shmrpc", "serve", "beside.py", *options]  # Like the script `shmrpc`.
     environment = {**os.environ, "PYTHONPATH": str(INSTALLED)}
     server = subprocess.Popen(command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True)
     try:

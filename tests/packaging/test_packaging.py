@@ -1,4 +1,4 @@
-"""What an installer and a package index read: floors, links, entry points, versions."""
+"""Metadata for installers and the package index: floors, links, entry points, versions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_dependency_has_a_floor_that_the_run_with_the_lowest_versions_takes
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
-def test_what_is_installed_is_not_below_its_floor(requirement: str) -> None:
+def test_installed_dependencies_are_not_below_their_floors(requirement: str) -> None:
     name, floor = requirement.split(">=")
     assert numbers(version(name)) >= numbers(floor)
 
@@ -68,7 +68,7 @@ def test_each_version_of_python_that_it_runs_on_is_a_classifier() -> None:
 
 
 @pytest.mark.parametrize("group", ["scripts", "entry-points.pytest11"])
-def test_what_the_entry_points_name_is_there(group: str) -> None:
+def test_the_targets_of_entry_points_exist(group: str) -> None:
     table = PROJECT
     for part in group.split("."):
         table = table[part]
@@ -79,7 +79,7 @@ def test_what_the_entry_points_name_is_there(group: str) -> None:
         assert not attribute or callable(getattr(found, attribute))
 
 
-def test_pytest_finds_the_plugin_without_being_told() -> None:
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     (found,) = [each for each in entry_points(group="pytest11") if each.value == "shmrpc.testing.plugin"]
     assert found.name == "shmrpc.testing.plugin", "else a conftest that names it loads it a second time"
 
@@ -106,11 +106,11 @@ def test_nothing_inside_imports_the_face() -> None:
     assert not wrong
 
 
-#: What only commands, pools of processes, or a message about a mistake need.
+#: Modules that only commands, pools of processes, or messages about mistakes need.
 LATER = {"argparse", "click", "difflib", "hashlib", "json", "multiprocessing", "numpy", "random", "secrets"}
 
 
-def test_what_few_programs_need_is_not_imported_with_the_package() -> None:
+def test_modules_that_few_programs_need_are_imported_later() -> None:
     listing = "import sys, shmrpc, shmrpc.sync; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & LATER == set()
@@ -165,8 +165,8 @@ def test_the_names_that_are_imported_later_are_those_that_type_checkers_see() ->
             face.nothing  # noqa: B018
 
 
-def test_the_errors_of_a_connection_are_the_transports() -> None:
-    """What sends and receives knows them by transport/errors.py, so that it runs on any transport."""
+def test_only_the_transport_imports_errors_of_connections_from_the_core() -> None:
+    """Other code imports the errors from transport/errors.py, so that it runs on any transport."""
     wrong = []
     for path in (ROOT / "shmrpc").rglob("*.py"):
         folders = path.relative_to(ROOT / "shmrpc").parts

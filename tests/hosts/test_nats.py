@@ -1,4 +1,4 @@
-"""What is NATS's own: who is found, what is told when somebody is lost, and which place a client takes."""
+"""Behaviour specific to NATS: discovery, errors when a server or NATS is lost, and the choice among addresses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def zeros(size: int) -> Any:
 
 @pytest.fixture
 def own() -> Iterator[NatsServer]:
-    """A server of NATS that the test may kill."""
+    """Yield a server of NATS that the test may kill."""
     server = NatsServer()
     yield server
     server.close()
@@ -99,7 +99,7 @@ def connect(server: NatsServer, **options: Any) -> shmrpc.Client:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, in a process of its own."""
+    """Run a command in a process of its own."""
     command = [sys.executable, "-m", "shmrpc", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -116,16 +116,14 @@ async def test_a_url_names_the_service_and_the_client_its_place(nats: NatsServer
         assert client.address == nats.url
 
 
-async def test_the_access_log_has_no_process_that_nobody_knows(
-    nats: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_access_log_leaves_unknown_processes_out(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shmrpc.access")
     async with shmrpc.serve(service, at=nats.url, interceptors=[access_log.interceptor()]), connect(nats) as client:
         await client.double(1)
     assert any("tested.nats.double() pid=- uid=- " in each.getMessage() for each in caplog.records)
 
 
-async def test_nobody_is_known_at_once(nats: NatsServer) -> None:
+async def test_a_service_without_a_server_is_unavailable_at_once(nats: NatsServer) -> None:
     with pytest.raises(
         shmrpc.ServiceUnavailable,
         match=r"no server of .* at nats://.*: none of its servers is connected to that NATS; start",
@@ -221,9 +219,7 @@ async def test_buffers_over_max_memory_are_refused_in_words(nats: NatsServer) ->
 
 
 @pytest.mark.parametrize("where", ["memory", "nats"])
-async def test_what_a_handler_writes_in_place_stays_there_where_no_memory_is_shared(
-    nats: NatsServer, where: str
-) -> None:
+async def test_writes_in_place_stay_at_the_server_without_shared_memory(nats: NatsServer, where: str) -> None:
     at = nats.url if where == "nats" else "memory://"
     async with shmrpc.serve(service, at=at), shmrpc.connect(service, at=at) as client:
         for size in (10, 100_000):
@@ -274,7 +270,7 @@ async def test_a_server_that_is_killed_is_noticed_and_its_calls_told(nats: NatsS
 
 
 async def until_nats_knows_of_no_server(server: NatsServer) -> None:
-    """Waits until NATS has seen the end of a server that was killed: what is sent before is lost with it."""
+    """Wait until NATS has seen the end of a killed server: calls sent before are lost with the server."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -285,7 +281,7 @@ async def until_nats_knows_of_no_server(server: NatsServer) -> None:
                     return
 
 
-async def test_what_reached_nobody_was_certainly_not_executed(nats: NatsServer) -> None:
+async def test_a_call_that_reached_no_server_was_certainly_not_executed(nats: NatsServer) -> None:
     with server_process(nats.url) as server:
         async with connect(nats) as client:
             await client.double(1)
@@ -296,7 +292,7 @@ async def test_what_reached_nobody_was_certainly_not_executed(nats: NatsServer) 
             assert not caught.value.maybe_executed
 
 
-async def test_a_call_that_reached_nobody_is_made_again_with_reconnect(nats: NatsServer) -> None:
+async def test_a_call_that_reached_no_server_is_repeated_with_reconnect(nats: NatsServer) -> None:
     with server_process(nats.url) as first:
         async with connect(nats, reconnect=True) as client:
             assert await client.process() == first.pid
@@ -314,7 +310,7 @@ async def test_a_server_that_is_stopped_is_given_up_within_the_heartbeat(nats: N
             os.kill(server.pid, signal.SIGSTOP)
             with pytest.raises(shmrpc.ConnectionLost, match=r"has said nothing for .* \(heartbeat=0.4\)") as caught:
                 await client.double(1)
-            assert caught.value.maybe_executed  # It is in its hands, and may still be when it goes on.
+            assert caught.value.maybe_executed  # The server has the call, and may execute it when it goes on.
             os.kill(server.pid, signal.SIGCONT)
         async with shmrpc.connect(service.name, at=url, timeout=PATIENCE) as client:
             assert await client.process() == server.pid
@@ -433,10 +429,10 @@ async def test_the_command_line_calls_and_describes(nats: NatsServer) -> None:
     assert done.returncode == 3 and "no server of 'tested.nats'" in done.stderr
 
 
-async def test_when_nats_is_killed_all_are_told_and_come_back_by_themselves(
+async def test_when_nats_is_killed_all_calls_fail_and_clients_reconnect(
     own: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "shmrpc")  # It says each try.
+    caplog.set_level(logging.CRITICAL, "shmrpc")  # Without a line for each attempt to connect.
     async with shmrpc.serve(service, at=own.url), connect(own, reconnect=True) as client:
         async with connect(own) as other:
             call = asyncio.ensure_future(client.process(60))
@@ -449,7 +445,7 @@ async def test_when_nats_is_killed_all_are_told_and_come_back_by_themselves(
         assert await client.double(3) == 6
 
 
-async def test_a_reader_that_nats_cuts_off_is_told_so_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reader_that_nats_disconnects_logs_the_reason_and_reconnects(caplog: pytest.LogCaptureFixture) -> None:
     own = NatsServer('max_payload: 32768\nmax_pending: 65536\nwrite_deadline: "100ms"')
     try:
         url = f"{own.url}?heartbeat=30"
@@ -504,7 +500,7 @@ def connect_in_threads(server: NatsServer, **options: Any) -> shmrpc.sync.Client
     return shmrpc.sync.connect(service.name, at=server.url, timeout=PATIENCE, **options)
 
 
-def test_threads_are_told_of_a_server_that_is_killed_and_go_on_with_another(nats: NatsServer) -> None:
+def test_calls_of_threads_fail_when_the_server_is_killed_and_go_on_with_another(nats: NatsServer) -> None:
     with server_process(nats.url) as server, connect_in_threads(nats) as client:
         assert client.process() == server.pid
         call = InThread(lambda: client.process(60))
@@ -524,7 +520,7 @@ def test_threads_are_told_of_a_server_that_is_killed_and_go_on_with_another(nats
             def process() -> int | None:
                 try:
                     return client.process()  # type: ignore[no-any-return]
-                except shmrpc.ConnectionLost as error:  # It went to the first one, whose end was not heard of yet.
+                except shmrpc.ConnectionLost as error:  # The call went to the first server, whose end was not known.
                     if not error.maybe_executed:
                         raise
                     return None
@@ -532,7 +528,7 @@ def test_threads_are_told_of_a_server_that_is_killed_and_go_on_with_another(nats
             assert eventually(lambda: process() == second.pid)
 
 
-def test_threads_are_told_that_nats_was_killed_and_come_back(own: NatsServer) -> None:
+def test_calls_of_threads_fail_when_nats_is_killed_and_clients_reconnect(own: NatsServer) -> None:
     with server_process(own.url), connect_in_threads(own, reconnect=True) as client:
         call = InThread(lambda: client.process(60))
         assert eventually(lambda: client.under_way() == 1)
@@ -565,7 +561,7 @@ async def test_all_clients_for_threads_share_one_connection(own: NatsServer) -> 
         await after.close()
 
 
-def test_nobody_who_serves_is_told_to_threads_too(nats: NatsServer) -> None:
+def test_a_service_without_a_server_is_unavailable_to_threads_too(nats: NatsServer) -> None:
     with pytest.raises(shmrpc.ServiceUnavailable, match=r"no server of .* at nats://.*: none of its servers"):
         shmrpc.sync.connect(service.name, at=nats.url, timeout=0).connect()
     with pytest.raises(ValueError, match="a client for threads has one address"):
@@ -603,12 +599,12 @@ print(client.double(2))
     assert (done.stdout, done.stderr, done.returncode) == ("4\n", "", 0)
 
 
-# What somebody else sends to our subjects.
+# Messages of other clients of NATS to the subjects of shmrpc.
 
 
 @contextlib.asynccontextmanager
-async def stranger(server: NatsServer) -> AsyncIterator[Any]:
-    """A client of NATS that is not ours."""
+async def foreign_client(server: NatsServer) -> AsyncIterator[Any]:
+    """Yield a client of NATS that does not belong to shmrpc."""
     connection = await nats_py.connect(server.url)
     try:
         yield connection
@@ -616,8 +612,8 @@ async def stranger(server: NatsServer) -> AsyncIterator[Any]:
         await connection.close()
 
 
-#: Where the stranger is answered, and what each message to it begins with.
-INBOX, PROOF = "shmrpc.to.any.stranger.1", b"the stranger's p"
+#: The inbox of the foreign client, and the 16 bytes with which each message to this inbox begins.
+INBOX, PROOF = "shmrpc.to.any.foreign.1", b"foreign client's"
 
 
 def hello_data(**changes: Any) -> bytes:
@@ -630,13 +626,13 @@ class Greeted:
     """A server that has answered a hello."""
 
     connection: Any
-    #: The messages that come to the stranger, and the first of them.
+    #: The messages that come to the foreign client, and the first of them.
     answers: Any
     answer: bytes
     welcome: Any = None
 
     async def send(self, data: bytes) -> None:
-        """Sends this behind the proof that the server asks for."""
+        """Send data behind the proof that the server asks for."""
         await self.connection.publish(self.welcome.inbox, self.welcome.proof + data, INBOX)
 
 
@@ -676,11 +672,11 @@ def frame(opcode: int, call_id: int, body: bytes, buffers: int = 0, *sizes: int)
     ],
     ids=str.split("header credit lost message frame count buffers body deadline result"),
 )
-async def test_who_breaks_the_rules_loses_the_connection_and_nobody_else(
+async def test_a_client_that_breaks_the_rules_loses_only_its_own_connection(
     nats: NatsServer, data: bytes, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "shmrpc.server")
-    async with shmrpc.serve(service, at=nats.url) as server, connect(nats) as client, stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url) as server, connect(nats) as client, foreign_client(nats) as other:
         greeted = await hello(other)
         assert server.connections == 2
         await greeted.send(data)
@@ -698,7 +694,7 @@ async def test_who_breaks_the_rules_loses_the_connection_and_nobody_else(
     ],
 )
 async def test_a_hello_that_cannot_be_is_refused(nats: NatsServer, changes: dict[str, Any], words: str) -> None:
-    async with shmrpc.serve(service, at=nats.url) as server, stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url) as server, foreign_client(nats) as other:
         assert words.encode() in (await hello(other, **changes)).answer
         assert server.connections == 0
 
@@ -706,7 +702,7 @@ async def test_a_hello_that_cannot_be_is_refused(nats: NatsServer, changes: dict
 async def test_rubbish_instead_of_hellos_does_not_fill_the_log(
     nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shmrpc.serve(service, at=nats.url), connect(nats) as client, stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url), connect(nats) as client, foreign_client(nats) as other:
         for reply in ("elsewhere", INBOX):
             for _ in range(50):
                 await other.publish(subjects.hello(service.name), b"rubbish", reply)
@@ -717,8 +713,8 @@ async def test_rubbish_instead_of_hellos_does_not_fill_the_log(
         assert len(warned) == 2, warned
 
 
-async def test_rubbish_that_somebody_sends_to_a_client_is_dropped(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url), stranger(nats) as other:
+async def test_rubbish_sent_to_a_client_is_dropped(nats: NatsServer) -> None:
+    async with shmrpc.serve(service, at=nats.url), foreign_client(nats) as other:
         seen = await other.subscribe("shmrpc.to.>")
         async with connect(nats) as client:
             await client.double(1)
@@ -731,7 +727,7 @@ async def test_rubbish_that_somebody_sends_to_a_client_is_dropped(nats: NatsServ
 
 
 async def test_a_hello_without_a_subject_of_ours_is_dropped(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url) as server, connect(nats) as client, stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url) as server, connect(nats) as client, foreign_client(nats) as other:
         for inbox in ("", "elsewhere", "shmrpc.to.any.>", subjects.hello(service.name)):
             await other.publish(subjects.hello(service.name), hello_data(inbox=inbox), INBOX)
         await other.publish(subjects.STATUS, b"?")
@@ -740,8 +736,8 @@ async def test_a_hello_without_a_subject_of_ours_is_dropped(nats: NatsServer) ->
         assert server.connections == 1
 
 
-async def test_a_message_for_somebody_who_has_gone_is_answered_so(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url), stranger(nats) as other:
+async def test_a_message_for_a_closed_connection_is_returned_with_its_proof(nats: NatsServer) -> None:
+    async with shmrpc.serve(service, at=nats.url), foreign_client(nats) as other:
         greeted = await hello(other)
         gone = greeted.welcome.inbox.rpartition(".")[0] + ".999"
         await other.publish(gone, b"its former proof" + message(1, 0), INBOX)
@@ -751,7 +747,7 @@ async def test_a_message_for_somebody_who_has_gone_is_answered_so(nats: NatsServ
 
 
 async def test_a_deadline_is_what_is_left_by_the_receivers_clock(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url), stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url), foreign_client(nats) as other:
         greeted = await hello(other)
         hour = 3600 * 10**9
         for number, (clock, deadline) in enumerate([(0, 10**9 * 60), (hour, hour + 10**9 * 60), (hour, hour - 1)], 1):
@@ -766,11 +762,11 @@ async def test_a_deadline_is_what_is_left_by_the_receivers_clock(nats: NatsServe
 
 
 async def test_a_reader_that_stops_holds_its_senders_memory_to_the_window(nats: NatsServer) -> None:
-    async with shmrpc.serve(service, at=nats.url), stranger(nats) as other:
+    async with shmrpc.serve(service, at=nats.url), foreign_client(nats) as other:
         greeted = await hello(other, max_memory=1 << 26)
         body = msgspec.msgpack.encode(["x" * 500_000])
         request = frame(frames.CALL | 1 << 8, 1, body)
-        for number in range(1, 21):  # 10 MB are asked for, and none is said to have come.
+        for number in range(1, 21):  # The client asks for 10 MB, and acknowledges nothing.
             again = struct.pack("<IQII", frames.CALL | 1 << 8, number, len(body), 0) + request[20:]
             await greeted.send(message(number, 0, again))
         come = 0

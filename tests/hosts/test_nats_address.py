@@ -110,13 +110,13 @@ def test_tls_is_asked_for_by_its_files_or_by_name(monkeypatch: pytest.MonkeyPatc
         ("nats://host/shop", "expected an address without a name.*leave out 'shop'"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(url: str, message: str) -> None:
+def test_a_wrong_url_raises_with_the_reason(url: str, message: str) -> None:
     service = shmrpc.Service("shop")
     with pytest.raises(ValueError, match=message):
         shmrpc.serve(service, at=url)
 
 
-def test_a_slash_too_few_in_a_name_is_said() -> None:
+def test_a_url_with_one_slash_raises_with_the_reason() -> None:
     with pytest.raises(ValueError, match="'nats:/host/shop': expected two slashes, nats://"):
         shmrpc.connect("nats:/host/shop")
 

@@ -70,7 +70,7 @@ def at(server: NatsServer, user: str) -> str:
 
 @contextlib.asynccontextmanager
 async def user(server: NatsServer, name: str) -> AsyncIterator[Any]:
-    """A connection of a user to NATS, with NATS's own client."""
+    """Yield a connection of a user to NATS, with NATS's own client."""
     connection = await nats_py.connect(server.url, user=name, password="p", error_cb=_ignore)
     try:
         yield connection
@@ -124,7 +124,7 @@ async def link_of_front(evil: Any) -> tuple[str, list[str]]:
 
 
 async def send_raw(server: NatsServer, name: str, *lines: bytes) -> None:
-    """Sends these to NATS as they are, and returns once NATS has taken them."""
+    """Send raw lines to NATS, and return once NATS has read them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await reader.readline()
     login = b'{"user":"%s","pass":"p","verbose":false,"headers":true,"no_responders":true}' % name.encode()
@@ -135,7 +135,7 @@ async def send_raw(server: NatsServer, name: str, *lines: bytes) -> None:
 
 
 def publication(subject: bytes, header: bytes | None, data: bytes, reply: bytes = b"") -> bytes:
-    """A line of NATS's protocol and its message."""
+    """Return a line of NATS's protocol and its message."""
     if header is None:
         return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(data), data)
     size = len(header)
@@ -169,13 +169,13 @@ async def test_a_client_cannot_end_make_again_or_answer_the_calls_of_others(shop
         assert paid == ["slow", "another"]
 
 
-async def test_who_knows_the_subject_and_not_the_proof_is_not_heard(shop: NatsServer) -> None:
+async def test_messages_without_the_proof_are_dropped(shop: NatsServer) -> None:
     async with both(shop) as client, user(shop, "admin") as admin:
         seen = await admin.subscribe("shmrpc.to.>")
         await flush(admin)
         call = asyncio.create_task(client.pay("slow"))
         await until_paid()
-        ends = {(await seen.next_msg(PATIENCE)).subject for _ in range(4)}  # Calls, heartbeats and what they say back.
+        ends = {(await seen.next_msg(PATIENCE)).subject for _ in range(4)}  # Calls, heartbeats and their replies.
         assert len(ends) >= 2
         answer = msgspec.msgpack.encode("forged")
         frame = struct.pack("<IQII", frames.RESULT, 1, len(answer), 0) + answer
@@ -188,7 +188,7 @@ async def test_who_knows_the_subject_and_not_the_proof_is_not_heard(shop: NatsSe
         assert paid == ["slow"]
 
 
-async def test_an_end_is_told_to_its_peer_alone_and_never_used_again(shop: NatsServer) -> None:
+async def test_an_inbox_is_known_to_its_peer_alone_and_never_used_again(shop: NatsServer) -> None:
     async with both(shop), user(shop, "admin") as admin:
         said = await admin.subscribe("shmrpc.hello.back")
         await flush(admin)
@@ -222,7 +222,7 @@ async def test_a_connection_that_is_forgotten_cannot_be_made_to_end_another(shop
         assert paid == ["fast"] * 3
 
 
-async def test_who_may_not_ask_for_names_is_told_that_nobody_serves_one(
+async def test_without_the_permission_to_ask_for_names_a_service_is_unavailable(
     shop: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shmrpc.serve(front, at=at(shop, "front")):

@@ -1,4 +1,4 @@
-"""A peer over NATS that lies on its own connection: it harms that connection, and no other."""
+"""Hostile peers over NATS: each harms its own connection, and no other."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ for number in range(200):
     long.endpoint(name=f"endpoint_{number:050}")(lambda: None)
 
 
-class Liar:
-    """A client that says what a test wants it to, and takes what comes."""
+class HostileClient:
+    """A client that sends the messages of a test, and records those that it receives."""
 
     def __init__(self, connection: Any, inbox: str) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class Liar:
         self.said: list[bytes] = []
 
     async def greet(self, **changes: Any) -> messages.Welcome:
-        """Connects to front."""
+        """Connect to front."""
         has_come = asyncio.Event()
 
         async def take(message: Any) -> None:
@@ -67,7 +67,7 @@ class Liar:
         return welcome
 
     async def say(self, data: bytes = b"", window: int = 1 << 20) -> None:
-        """Sends a message with these frames."""
+        """Send a message with these frames."""
         self._number += 1
         header = struct.pack("<QQQQ", self._number, self._received_bytes, window, 0)
         await self._connection.publish(self._welcome.inbox, self._welcome.proof + header + data, self._inbox)
@@ -105,25 +105,25 @@ async def test_a_server_with_a_long_inbox_does_not_end_its_clients_connection_to
     async with both(shop) as client, user(shop, "admin") as admin:
         welcome = messages.Welcome(1 << 20, 1 << 20, 2.0, [], inbox=TOO_LONG[0], proof=b"p" * messages.PROOF)
 
-        async def lie(message: Any) -> None:
+        async def welcome_with_a_long_inbox(message: Any) -> None:
             heard = messages.decode(message.data)
             assert isinstance(heard, messages.Hello)
             said = heard.proof + struct.pack("<QQQQ", 1, 0, 1 << 20, 0) + control_message(welcome)
             await admin.publish(heard.inbox, said)
 
-        await admin.subscribe("shmrpc.hello.liar", cb=lie)
+        await admin.subscribe("shmrpc.hello.hostile", cb=welcome_with_a_long_inbox)
         await flush(admin)
         with pytest.raises(shmrpc.RemoteProtocolError, match="as its subject") as error:
-            await shmrpc.connect("liar", at=at(shop, "admin"), timeout=PATIENCE)
+            await shmrpc.connect("hostile", at=at(shop, "admin"), timeout=PATIENCE)
         assert len(str(error.value)) < 500
         assert await client.pay("fast") == "fast is paid"
 
 
 async def test_a_message_of_the_connection_has_a_limit(shop: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     async with both(shop), user(shop, "evil") as evil:
-        liar = Liar(evil, "shmrpc.to.evil.x.2")
-        await liar.greet()
-        await liar.say(struct.pack("<IQII", frame_reader.CONTROL, 0, messages.MAX_MESSAGE + 1, 0))
+        hostile = HostileClient(evil, "shmrpc.to.evil.x.2")
+        await hostile.greet()
+        await hostile.say(struct.pack("<IQII", frame_reader.CONTROL, 0, messages.MAX_MESSAGE + 1, 0))
         await still_serves(shop)
     assert [each for each in warnings(caplog) if f"a body of {messages.MAX_MESSAGE + 1} bytes" in each]
 
@@ -142,20 +142,20 @@ async def test_a_client_that_takes_nothing_does_not_hold_up_a_server_that_stops(
 ) -> None:
     monkeypatch.setattr(pipe, "_MIN_CLOSE_TIMEOUT", 0.1)
     async with user(shop, "evil") as evil:
-        liar = Liar(evil, "shmrpc.to.evil.x.3")
+        hostile = HostileClient(evil, "shmrpc.to.evil.x.3")
 
         async def go_on() -> None:
             while True:
-                await liar.say(window=0)
+                await hostile.say(window=0)
                 await asyncio.sleep(0.05)
 
         async with asyncio.timeout(PATIENCE), shmrpc.serve(plenty, at=at(shop, "front")):
-            await liar.greet(heartbeat=3600.0)
+            await hostile.greet(heartbeat=3600.0)
             call = msgspec.msgpack.encode([400_000])
-            await liar.say(struct.pack("<IQII", frames.CALL, 1, len(call), 0) + call, window=0)
-            lives = asyncio.create_task(go_on())
-        assert not lives.done()
-        lives.cancel()
+            await hostile.say(struct.pack("<IQII", frames.CALL, 1, len(call), 0) + call, window=0)
+            attacking = asyncio.create_task(go_on())
+        assert not attacking.done()
+        attacking.cancel()
 
 
 async def test_faults_do_not_fill_the_log_or_forge_lines_of_it(
@@ -164,9 +164,9 @@ async def test_faults_do_not_fill_the_log_or_forge_lines_of_it(
     forged = "fault\nERROR: all is lost\x1b[2J" + "z" * 50_000
     async with both(shop), user(shop, "evil") as evil:
         for number in range(20):
-            liar = Liar(evil, f"shmrpc.to.evil.y.{number}")
-            await liar.greet()
-            await liar.say(control_message(_unchecked(forged)))
+            hostile = HostileClient(evil, f"shmrpc.to.evil.y.{number}")
+            await hostile.greet()
+            await hostile.say(control_message(_unchecked(forged)))
             hello_of_no_kind = msgspec.msgpack.encode({"type": forged, "inbox": f"shmrpc.to.evil.y.{number}"})
             await evil.publish("shmrpc.hello.front", hello_of_no_kind)
         await flush(evil)
@@ -197,12 +197,12 @@ async def test_a_report_that_nats_does_not_take_goes_without_its_endpoints() -> 
 async def test_reports_of_others_are_checked_and_written_as_text(shop: NatsServer) -> None:
     async with shmrpc.serve(front, at=at(shop, "front")), user(shop, "admin") as admin:
 
-        async def lie(message: Any) -> None:
+        async def welcome_with_a_long_inbox(message: Any) -> None:
             for service in ("x" * 5000, "a\x1b[2Jb", "", "ours"):
                 said = control.StatusReport(service, 1, 0.0, ["a\nb"], 0)
                 await admin.publish(message.reply, messages.encode(messages.ServerReport("h\x1b[2J", said)))
 
-        await admin.subscribe(subjects.STATUS, cb=lie)
+        await admin.subscribe(subjects.STATUS, cb=welcome_with_a_long_inbox)
         await flush(admin)
         listed = await asyncio.to_thread(CliRunner().invoke, main, ["ls", "--at", at(shop, "admin")])
         assert listed.exit_code == 0, listed.output

@@ -94,7 +94,7 @@ class Side:
         self.came.append(end.error)
 
     def messages(self) -> list[bytes]:
-        """What it says now."""
+        """Return the messages that this side sends now."""
         said = []
         while self.link.speakers:
             self.link.speakers.popleft().is_queued = False
@@ -113,7 +113,7 @@ async def pair(piece: int = 1 << 17) -> tuple[Side, Side]:
 
 
 def exchange(one: Side, other: Side) -> None:
-    """Brings messages to and fro until nothing more is said."""
+    """Deliver messages in both directions until neither side sends more."""
     said = True
     while said:
         said = False
@@ -137,7 +137,7 @@ _bodies = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(bodies=st.lists(st.tuples(st.booleans(), _bodies), max_size=12), piece=st.sampled_from([1024, 5000, 1 << 17]))
-def test_what_goes_in_comes_out(bodies: list[tuple[bool, Body]], piece: int) -> None:
+def test_every_frame_arrives_unchanged(bodies: list[tuple[bool, Body]], piece: int) -> None:
     async def main() -> None:
         one, other = await pair(piece)
         for number, (way, body) in enumerate(bodies, 1):
@@ -154,7 +154,7 @@ def test_what_goes_in_comes_out(bodies: list[tuple[bool, Body]], piece: int) -> 
     asyncio.run(main())
 
 
-#: How a connection ends whose bytes are wrong.
+#: The errors with which a connection ends when its bytes are wrong.
 _ENDS = (RemoteProtocolError, ConnectionLost)
 
 
@@ -203,7 +203,7 @@ async def test_a_sender_waits_behind_the_window_and_goes_on_when_told() -> None:
 
 
 @pytest.mark.parametrize(("unheard", "reached"), [(1, 3), (2, 2), (4, 0), (9, 0)])
-async def test_calls_in_messages_that_reached_nobody_were_not_executed(unheard: int, reached: int) -> None:
+async def test_calls_in_undelivered_messages_were_not_executed(unheard: int, reached: int) -> None:
     one, _ = await pair()
     for number in range(1, 5):
         one.pipe.send(frames.CALL, number, b"")
@@ -214,7 +214,7 @@ async def test_calls_in_messages_that_reached_nobody_were_not_executed(unheard: 
     assert one.end is not None and one.end.reached == reached
 
 
-async def test_what_still_waits_when_the_connection_ends_was_not_executed() -> None:
+async def test_calls_that_still_wait_when_the_connection_ends_were_not_executed() -> None:
     one, _ = await pair()
     one.pipe.send(frames.CALL, 1, b"")
     one.messages()
@@ -225,7 +225,7 @@ async def test_what_still_waits_when_the_connection_ends_was_not_executed() -> N
         one.pipe.send(frames.CALL, 3, b"")
 
 
-async def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
+async def test_a_frame_that_is_too_large_is_refused_before_anything_is_sent() -> None:
     one, _ = await pair()
     with pytest.raises(Oversize):
         one.pipe.send(frames.CALL, 1, bytes(LIMITS.max_frame + 1))
@@ -273,7 +273,7 @@ async def test_a_number_that_cannot_be_is_a_lie_and_not_a_loss() -> None:
     assert isinstance(one.came[-1], ConnectionLost) and "lost 4,194,303 messages" in str(one.came[-1])
 
 
-async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
+async def test_messages_without_the_proof_of_the_connection_are_dropped() -> None:
     one, other = await pair()
     for rubbish in (b"", b"rubbish of any length", one.pipe.proof[:-1] + b"x" * 33):
         one.pipe.receive(rubbish)
@@ -282,7 +282,7 @@ async def test_what_somebody_else_sends_to_a_connection_is_dropped() -> None:
     assert one.came == [(frames.CALL, 1, b"body")]
 
 
-async def test_an_empty_message_is_not_natss_word_that_nobody_listens() -> None:
+async def test_an_empty_message_does_not_count_as_no_responders() -> None:
     one, other = await pair()
     for data in (b"", b"?", one.pipe.proof, other.pipe.proof[:-1]):
         one.pipe.receive_notice(data, is_undelivered=False)
@@ -293,7 +293,7 @@ async def test_an_empty_message_is_not_natss_word_that_nobody_listens() -> None:
     assert isinstance(one.came[-1], ConnectionLost)
 
 
-async def test_what_an_idle_connection_has_sent_is_forgotten_once_it_has_come() -> None:
+async def test_an_idle_connection_forgets_sent_messages_once_they_have_arrived() -> None:
     one, other = await pair()
     for _ in range(100):
         one.pipe.send_heartbeat()
@@ -395,7 +395,7 @@ async def test_a_standstill_of_three_quarters_of_the_heartbeat_is_survived_and_a
     first, second, one, other = await two_that_tick(monkeypatch)
     both, peers = ((first, one), (second, other)), {id(one): other, id(other): one}
     live(monkeypatch, 1010.0 + phase, *both, peers=peers)
-    live(monkeypatch, 1011.5 + phase, (first, one), peers=peers)  # The other one stands still for 1.5 s of 2.
+    live(monkeypatch, 1011.5 + phase, (first, one), peers=peers)  # The other side is stopped for 1.5 s of 2.
     live(monkeypatch, 1015.0, *both, peers=peers)
     assert one.end is None and other.end is None
     live(monkeypatch, 1017.0, (first, one), peers=peers)
@@ -486,17 +486,17 @@ class Heard:
         self.heard.append(words)
 
 
-NO_ONE = b"NATS/1.0 503\r\n\r\n"
+NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
 
 
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
-def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
+def test_messages_of_nats_are_parsed_however_they_are_split(cuts: list[int]) -> None:
     said = (
         b"MSG a.b 1 5\r\nhello\r\nPING\r\n"
         b"MSG a.b 1 reply.to 4\r\n\r\n\r\n\r\n"
-        b"HMSG a.b 2 16 16\r\n" + NO_ONE + b"\r\n"
-        b"HMSG a.b 2 reply.to 16 16\r\n" + NO_ONE + b"\r\n"
+        b"HMSG a.b 2 16 16\r\n" + NO_RESPONDERS + b"\r\n"
+        b"HMSG a.b 2 reply.to 16 16\r\n" + NO_RESPONDERS + b"\r\n"
         b"HMSG a.b 2 8 10\r\nNATS/1.0xy\r\n"
         b"MSG a\xff 2 1\r\nx\r\nMSG a 3 \xff 1\r\nx\r\nMSG a 3 b\x0bc 0\r\n\r\n"
         b"-ERR 'Permissions Violation for Publish to \"x\"'\r\nPING\r\n"
@@ -514,7 +514,7 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
         (1, b"a.b", b"", b"hello", None),
         "ping",
         (1, b"a.b", b"reply.to", b"\r\n\r\n", None),
-        (2, b"a.b", b"", b"", NO_ONE),
+        (2, b"a.b", b"", b"", NO_RESPONDERS),
         (2, b"a.b", b"reply.to", b"", None),  # NATS gives its word no reply subject: this is another program's.
         (2, b"a.b", b"", b"xy", None),
         (3, b"a", b"", b"x", None),
@@ -527,6 +527,6 @@ def test_what_nats_says_is_read_however_it_is_cut(cuts: list[int]) -> None:
 @pytest.mark.parametrize(
     "said", [b"MSG a\r\n", b"MSG a x 1\r\n", b"HMSG a 1 9 8\r\n", b"MSG a 1 b c 1\r\n", b"what?\r\n"]
 )
-async def test_what_nats_never_says_ends_the_connection(said: bytes) -> None:
+async def test_a_line_that_nats_never_sends_ends_the_connection(said: bytes) -> None:
     with pytest.raises(nats_py.errors.ProtocolError):
         await guarded_client.parser_class()(Heard()).parse(said + b"\r\n")

@@ -1,4 +1,4 @@
-"""Who is let in by NATS, what NATS has to permit, and what a refusal says."""
+"""Logins and permissions of NATS: the users that NATS admits, the permissions needed, and the errors of a refusal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Callable[[str], NatsServer]]:
-    """Starts a server of NATS with this in its configuration."""
+    """Yield a function that starts a server of NATS with a configuration."""
     servers = []
 
     def run(config: str) -> NatsServer:
@@ -56,7 +56,7 @@ def start() -> Iterator[Callable[[str], NatsServer]]:
 
 
 async def use(url: str, other: str | None = None) -> None:
-    """Serves at one URL and calls at another."""
+    """Serve at one URL and call at another."""
     async with shmrpc.serve(service, at=url), shmrpc.connect("shop", at=other or url, timeout=PATIENCE) as client:
         assert await client.double(2) == 4
         assert "@" not in client.address
@@ -104,12 +104,12 @@ async def test_an_nkey_is_read_from_its_file(start: Callable[[str], NatsServer],
 
 
 def key(kind: int) -> Any:
-    """A new pair of keys: an operator's, an account's or a user's."""
+    """Return a new pair of keys: an operator's, an account's or a user's."""
     return nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), kind)))
 
 
 def signed(signer: Any, subject: Any, kind: str, **claims: Any) -> str:
-    """A JWT as NATS has them: what ``signer`` says of ``subject``."""
+    """Return a JWT of NATS with which ``signer`` makes claims about ``subject``."""
     issuer, about = (each.public_key.decode() for each in (signer, subject))
     said = {"jti": about, "iat": 0, "iss": issuer, "sub": about, "name": kind}
     parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**said, "nats": {"type": kind, "version": 2, **claims}}]
@@ -153,7 +153,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 
 
 async def certificate(folder: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
-    """A certificate that vouches for itself, and its key."""
+    """Make a self-signed certificate, and return its file and that of its key."""
     key, cert = folder / f"{name}.key", folder / f"{name}.pem"
     names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={'IP' if name[0].isdigit() else 'DNS'}:{name}"]
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
@@ -176,7 +176,7 @@ async def test_tls_is_spoken_with_an_authority_that_is_named(
 
 
 @needs_openssl
-async def test_why_tls_failed_is_told_to_who_waited_for_it(start: Callable[[str], NatsServer], tmp_path: Path) -> None:
+async def test_the_error_of_a_timeout_says_why_tls_failed(start: Callable[[str], NatsServer], tmp_path: Path) -> None:
     cert, key = await certificate(tmp_path)
     server = start(f'tls {{ cert_file: "{cert}", key_file: "{key}" }}')
     for option in ("tls=on", "tls=off"):
@@ -188,7 +188,7 @@ async def test_why_tls_failed_is_told_to_who_waited_for_it(start: Callable[[str]
 
 
 class Thief:
-    """Takes itself for a server of NATS, without TLS: all that it is told."""
+    """A false server of NATS without TLS, which records all lines that clients send."""
 
     def __init__(self) -> None:
         self.told: list[bytes] = []
@@ -218,7 +218,7 @@ async def thief() -> AsyncIterator[Thief]:
 @needs_openssl
 @pytest.mark.parametrize("login", ["me:s3cret@", "s3cret@", "nkey", "creds", ""])
 @pytest.mark.parametrize("option", ["tls", "ca", "cert"])
-async def test_nothing_is_said_to_a_nats_without_tls_that_was_asked_for(
+async def test_a_client_that_asks_for_tls_sends_nothing_to_a_server_without_tls(
     thief: Thief, login: str, option: str, tmp_path: Path
 ) -> None:
     cert, key_file = await certificate(tmp_path)
@@ -236,12 +236,12 @@ async def test_nothing_is_said_to_a_nats_without_tls_that_was_asked_for(
     with pytest.raises(shmrpc.ServiceUnavailable, match="it has no TLS"):
         await use(url)
     assert thief.told == []
-    with pytest.raises(shmrpc.ServiceUnavailable):  # Who asks for none is heard, and so this test sees what is said.
+    with pytest.raises(shmrpc.ServiceUnavailable):  # Without TLS the thief does record the login.
         await shmrpc.connect("shop", at=url.replace(options[0], "tls=off"), timeout=0)
     assert thief.told[0].startswith(b"CONNECT")
 
 
-async def test_a_server_that_says_nothing_is_told() -> None:
+async def test_a_silent_server_is_reported() -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -267,9 +267,7 @@ async def test_tls_is_insisted_on_with_a_server_that_has_none(
 
 
 @needs_openssl
-async def test_a_mistake_of_this_side_is_told_at_once_and_names_its_option(
-    start: Callable[[str], NatsServer], tmp_path: Path
-) -> None:
+async def test_a_wrong_option_raises_at_once_and_is_named(start: Callable[[str], NatsServer], tmp_path: Path) -> None:
     server = start("")
     rubbish = tmp_path / "rubbish"
     rubbish.write_text("nonsense s3cret")
@@ -293,14 +291,14 @@ async def test_a_mistake_of_this_side_is_told_at_once_and_names_its_option(
             await use(url)
 
 
-async def test_a_login_that_is_refused_is_told_also_when_time_is_over(start: Callable[[str], NatsServer]) -> None:
+async def test_a_refused_login_is_reported_also_after_the_timeout(start: Callable[[str], NatsServer]) -> None:
     url = start('authorization { user: me, password: "s3cret" }').url
     for timeout in (0, 1.2):
         with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)authorization"):
             await shmrpc.connect("shop", at=url, timeout=timeout)
 
 
-async def test_what_the_page_says_that_nats_has_to_permit_is_enough_and_not_too_much(
+async def test_the_documented_permissions_of_nats_are_sufficient_and_necessary(
     start: Callable[[str], NatsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "shmrpc")
@@ -320,16 +318,16 @@ async def test_what_the_page_says_that_nats_has_to_permit_is_enough_and_not_too_
         assert listed.returncode == code and re.search(words, listed.stdout + listed.stderr)
     async with shmrpc.serve(service, at=f"{shop}?inbox=shop"):
         with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)cannot reach 'shop' at .*permissions violation"):
-            await shmrpc.connect("shop", at=web, timeout=1.5)  # It has forgotten its inbox.
+            await shmrpc.connect("shop", at=web, timeout=1.5)  # The URL lacks its inbox.
         with pytest.raises(shmrpc.ServiceUnavailable, match="(?i)permissions violation"):
-            await shmrpc.connect("shop", at=f"{shop}?inbox=shop", timeout=0)  # It may serve, and not call.
+            await shmrpc.connect("shop", at=f"{shop}?inbox=shop", timeout=0)  # This user may serve, but not call.
 
 
 @pytest.mark.parametrize(
     ("login", "words"),
     [("shop:s@", "(?i)permissions violation"), ("shop:wrong@", "(?i)authorization"), ("", "(?i)authorization")],
 )
-def test_a_server_that_cannot_serve_says_so_at_once_and_ends(
+def test_a_server_without_permission_to_serve_ends_at_once_with_the_reason(
     start: Callable[[str], NatsServer], login: str, words: str
 ) -> None:
     config = re.search(r"```text\n(accounts: .*?)```", HOSTS, re.DOTALL)

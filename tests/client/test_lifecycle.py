@@ -22,9 +22,9 @@ from shmrpc.transport.shm.close_reason import parse_close_packet
 from shmrpc.wire import control, frames
 from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
+from tests.helpers.hostile_server import Babbler, Died, babbling
 from tests.helpers.interruptions import Interrupted
 from tests.helpers.loops import one_loop
-from tests.helpers.hostile_server import Babbler, Died, babbling
 from tests.helpers.server_process import (
     PATIENCE,
     STOPPING,

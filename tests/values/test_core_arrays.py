@@ -24,7 +24,7 @@ from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.encode import ValueEncoder, enc_hook
 from shmrpc.values.expected import expected
 from shmrpc.wire.codec import UNREADABLE, Body, get_codec
-from tests.helpers.corrupt_arrays import ARRAY, CORRUPT_ARRAYS, BUFFER_SIZE
+from tests.helpers.corrupt_arrays import ARRAY, BUFFER_SIZE, CORRUPT_ARRAYS
 from tests.helpers.value_trips import buffers_of, carried
 from tests.values.hypothesis_draws import drawn
 

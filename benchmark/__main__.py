@@ -35,7 +35,7 @@ _result = click.Path(path_type=Path)
 
 
 def _families(context: click.Context, parameter: click.Parameter, value: str) -> list[Subject]:
-    """The rivals of those families."""
+    """Return the rivals of those families."""
     known = list(dict.fromkeys(rival.family for rival in RIVALS))
     if value in ("all", "none"):
         return list(RIVALS) if value == "all" else []
@@ -48,7 +48,7 @@ def _families(context: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def _writable(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
-    """A file can be written there: that is found out before anything is measured."""
+    """Return a file can be written there: that is found out before anything is measured."""
     if value is not None:
         if not value.parent.is_dir():
             raise click.BadParameter(f"there is no directory {value.parent}", context, parameter)

@@ -20,7 +20,7 @@ def request() -> tuple[int, Body]:
 
 
 async def frames_alone(caller: Caller, *, seconds: float) -> Result:
-    """The frames of the small call, which the client neither makes nor reads: everything but its own Python."""
+    """Return the frames of the small call, which the client neither makes nor reads: everything but its own Python."""
     session = caller.client.client._reconnector.session
     kind, body = request()
     opcode, exchange, next_id = frames.opcode(kind, session.numbers["add"]), session.exchange, session.next_id
@@ -41,7 +41,7 @@ async def frames_alone(caller: Caller, *, seconds: float) -> Result:
 
 
 async def clock(_caller: Caller, *, seconds: float) -> Result:
-    """Two looks at the clock and nothing between: it is part of every figure here."""
+    """Return two looks at the clock and nothing between: it is part of every figure here."""
     times: list[int] = []
     start = before = _now()
     end = start + int(seconds * 1e9)

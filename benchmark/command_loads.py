@@ -24,7 +24,7 @@ SECONDS, ARRAYS, BYTES = "s", "arrays", "bytes of all"
 
 
 def timed(work: Callable[[], Any], seconds: float) -> Result:
-    """Does it again and again."""
+    """Do it again and again."""
     times: list[int] = []
     start = before = _now()
     end = start + int(seconds * 1e9)
@@ -37,7 +37,7 @@ def timed(work: Callable[[], Any], seconds: float) -> Result:
 
 
 def command(caller: Caller, *, seconds: float, task: str, size: int, **how: Any) -> Result:
-    """A task for another process, until its result is here."""
+    """Return a task for another process, until its result is here."""
     do = caller.client
     check(task, size, do(task, size, **how))
     return timed(lambda: do(task, size, **how), seconds)
@@ -58,7 +58,7 @@ def ints(caller: Caller, *, seconds: float, size: int, way: str) -> Result:
 
 
 def serializer(caller: Caller, *, seconds: float, size: int, way: str, ours: bool) -> Result:
-    """A list of ints to bytes, or from bytes: by our codec, or by pickle."""
+    """Return a list of ints to bytes, or from bytes: by our codec, or by pickle."""
     values = list(range(size))
     codec = get_codec("msgspec")
     encode: Callable[[Any], Any] = codec.encode_all if ours else lambda value: pickle.dumps(value, -1)
@@ -69,7 +69,7 @@ def serializer(caller: Caller, *, seconds: float, size: int, way: str, ours: boo
 
 
 def _window(width: int, height: int, count: int, arrays: list[Any], began: int) -> Result:
-    """The figures of a window that was painted. Raises ValueError if a part is missing."""
+    """Return the figures of a window that was painted. Raises ValueError if a part is missing."""
     took = (_now() - began) / 1e9
     size = sum(len(each) for each in arrays)
     if size != width * height or arrays[0].tobytes() != paint(parts(width, height, count)[0]).tobytes():
@@ -78,14 +78,14 @@ def _window(width: int, height: int, count: int, arrays: list[Any], began: int) 
 
 
 def window(caller: Caller, *, seconds: float, width: int, height: int, count: int, alone: bool = False) -> Result:
-    """A window in that number of arrays, each a command; ``alone``: this process paints them."""
+    """Return a window in that number of arrays, each a command; ``alone``: this process paints them."""
     do, began = caller.client, _now()
     arrays = [paint(part) if alone else do("paint", part) for part in parts(width, height, count)]
     return _window(width, height, count, arrays, began)
 
 
 def window_by_pool(caller: Caller, *, seconds: float, width: int, height: int, count: int, workers: int) -> Result:
-    """The same by a pool."""
+    """Return the same by a pool."""
     pools: Pools = caller.client
 
     async def load(team: Team) -> Result:

@@ -41,7 +41,7 @@ TASKS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def check(task: str, size: int, result: Any) -> None:
-    """Raises ValueError if this is not what the task gives."""
+    """Raise ValueError if this is not what the task gives."""
     expected = TASKS[task](size)
     same = np.array_equal(result, expected) if task == "array" else result == expected
     if not same:

@@ -23,7 +23,7 @@ _COMPILERS: Final = {".rs": _RUSTC, ".c": ("cc", "-O2", "-shared", "-fPIC", "-pt
 
 @functools.cache
 def library(name: str) -> ctypes.CDLL:
-    """The library of a source in this directory."""
+    """Return the library of a source in this directory."""
     source = Path(__file__).with_name(name)
     built = source.parent / "target" / f"lib{source.stem}.so"
     if not built.exists() or built.stat().st_mtime < source.stat().st_mtime:

@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from benchmark import ours
-from benchmark.processes import Place, run
+from benchmark.processes import Rendezvous, run
 from benchmark.subjects import Loop
 
 
@@ -26,13 +26,13 @@ class _Direct:
 
 
 @contextlib.asynccontextmanager
-async def connect_direct(place: Place) -> AsyncIterator[_Direct]:
+async def connect_direct(place: Rendezvous) -> AsyncIterator[_Direct]:
     """Nothing is connected."""
     yield _Direct()
 
 
 @contextlib.asynccontextmanager
-async def connect_thread(place: Place) -> AsyncIterator[Any]:
+async def connect_thread(place: Rendezvous) -> AsyncIterator[Any]:
     """Our client, with our server in another thread of its process."""
     # The same loop as the client's.
     loop: Loop = "uvloop" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else "asyncio"
@@ -42,7 +42,7 @@ async def connect_thread(place: Place) -> AsyncIterator[Any]:
 
 
 @contextlib.contextmanager
-def _server_thread(kind: Loop, place: Place) -> Iterator[None]:
+def _server_thread(kind: Loop, place: Rendezvous) -> Iterator[None]:
     ready, ended = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from benchmark import loads, sync_loads
-from benchmark.processes import Caller, Child, Failed, Place, function, prepare, run
+from benchmark.processes import Caller, Child, Failed, Rendezvous, function, prepare, run
 from benchmark.results import Result
 from benchmark.subjects import Loop, Subject
 
@@ -28,15 +28,15 @@ _DISCONNECT: Final = 2.0
 _fork: Final = multiprocessing.get_context("fork")
 
 
-def start(subject: Subject, place: Place) -> Child:
-    """A crowd of clients, empty at first, for the server at this place."""
+def start(subject: Subject, place: Rendezvous) -> Child:
+    """Return a crowd of clients, empty at first, for the server at this place."""
     return Child(_main, subject.connect, subject.loop, place)
 
 
 class _Client:
     """One of them, seen from the process that forked it."""
 
-    def __init__(self, name: str, loop: Loop, place: Place) -> None:
+    def __init__(self, name: str, loop: Loop, place: Rendezvous) -> None:
         self._connection, theirs = _fork.Pipe()
         self._process = _fork.Process(target=_call, args=(name, loop, place, theirs))
         self._process.start()
@@ -56,14 +56,14 @@ class _Client:
         return said
 
     def end(self) -> None:
-        """Waits until it has disconnected, if it was told to call; else it waits for that and has to be killed."""
+        """Wait until it has disconnected, if it was told to call; else it waits for that and has to be killed."""
         self._process.join(_DISCONNECT)
         self._process.kill()
         self._process.join()
         self._connection.close()
 
 
-def _call(name: str, loop: Loop, place: Place, connection: Connection) -> None:
+def _call(name: str, loop: Loop, place: Rendezvous, connection: Connection) -> None:
     """The main function of a client: connects, says so, is told when to begin, and returns what it found."""
     prepare(place, None)
     try:
@@ -79,7 +79,7 @@ def _call(name: str, loop: Loop, place: Place, connection: Connection) -> None:
         connection.send(Failed(f"{type(error).__name__}: {error}"))
 
 
-async def _call_in_loop(name: str, place: Place, connection: Connection) -> None:
+async def _call_in_loop(name: str, place: Rendezvous, connection: Connection) -> None:
     async with function(name)(place) as client:
         await client.add(1, 2)
         connection.send("connected")
@@ -91,7 +91,7 @@ def _nobody() -> Any:
     raise NotImplementedError("a client of a crowd connects once")
 
 
-def _main(name: str, loop: Loop, place: Place, connection: Connection) -> None:
+def _main(name: str, loop: Loop, place: Rendezvous, connection: Connection) -> None:
     """The main function of the process that forks; it has three orders, one after another."""
     prepare(place, None)
     function(name)  # The imports, once for all.

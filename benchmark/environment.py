@@ -60,7 +60,7 @@ def lines(environment: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def versions(subjects: Iterable[Subject]) -> dict[str, str]:
-    """The packages of those subjects that are installed, by their names in the index."""
+    """Return the packages of those subjects that are installed, by their names in the index."""
     modules = {*_COMMON, *(need.partition(".")[0] for subject in subjects for need in subject.needs)}
     providers = importlib.metadata.packages_distributions()
     packages = {name for module in modules for name in providers.get(module, [])}
@@ -78,7 +78,7 @@ def _load() -> list[float]:
 
 
 def _commit() -> str:
-    """The commit of the tree that is measured, if there is one."""
+    """Return the commit of the tree that is measured, if there is one."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     if not commit:
         return "unknown"

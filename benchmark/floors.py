@@ -19,7 +19,7 @@ import msgspec
 from benchmark.compiled import library
 from benchmark.durations import Durations
 from benchmark.payloads import payload
-from benchmark.processes import Caller, Place
+from benchmark.processes import Caller, Rendezvous
 from benchmark.results import Result
 
 #: How many round trips of a ping-pong make one figure.
@@ -36,13 +36,13 @@ _now = time.perf_counter_ns
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[None]:
-    """A client that calls nothing."""
+async def connect(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield a client that calls nothing."""
     yield
 
 
 def _timed(do: Callable[[], object], seconds: float) -> Result:
-    """Does it for so long, three times at least."""
+    """Do it for so long, three times at least."""
     times: list[int] = []
     start = before = _now()
     end = start + int(seconds * 1e9)
@@ -63,7 +63,7 @@ def _passing() -> Callable[[int], float]:
 
 
 async def ping_pong(_caller: Caller, *, seconds: float) -> Result:
-    """A word there and back between two threads that spin for it."""
+    """Return a word there and back between two threads that spin for it."""
     once = _passing()
     times: list[int] = []
     start = _now()
@@ -75,7 +75,7 @@ async def ping_pong(_caller: Caller, *, seconds: float) -> Result:
 
 
 async def turn(_caller: Caller, *, seconds: float) -> Result:
-    """A future that is done in the loop's next turn: what it costs to wait for anything at all."""
+    """Return a future that is done in the loop's next turn: what it costs to wait for anything at all."""
     times: list[int] = []
     loop = asyncio.get_running_loop()
     start = before = _now()
@@ -91,7 +91,7 @@ async def turn(_caller: Caller, *, seconds: float) -> Result:
 
 
 async def codec(_caller: Caller, *, seconds: float, codec: str, kind: str, size: int = 0) -> Result:
-    """A request and its result through the codec: encoded and decoded, twice; ``kind`` is a payload or ``small``."""
+    """Encode and decode a request and its result by the codec alone. ``kind`` is a payload or ``small``."""
     encode, decode = _CODECS[codec]
     request, result = ((1000, 2), 1002) if kind == "small" else ((payload(kind, size),), payload(kind, size))
 
@@ -103,7 +103,7 @@ async def codec(_caller: Caller, *, seconds: float, codec: str, kind: str, size:
 
 
 async def copies(_caller: Caller, *, seconds: float, size: int, footprint: int = 0) -> Result:
-    """Copies of one ``bytes`` within this process, by memcpy.
+    """Copy of one ``bytes`` within this process, by memcpy.
 
     The destinations take turns; there are as many as go into ``footprint`` bytes, one at least, each begins on a page
     of its own, and they lie in shared memory that has been touched, since that has small pages, as an arena's has.

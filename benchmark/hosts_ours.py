@@ -8,7 +8,7 @@ from typing import Any
 
 import shmrpc
 from benchmark import work
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 service = shmrpc.Service("benchmark.hosts")
 service.endpoint(work.add)
@@ -23,15 +23,15 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     async with shmrpc.serve(service, at=place.shared):
         yield
 
 
 @contextlib.asynccontextmanager
-async def serve_both(place: Place) -> AsyncIterator[None]:
-    """A server that is met in shared memory and over NATS."""
+async def serve_both(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield a server that is met in shared memory and over NATS."""
     async with shmrpc.serve(service, at=["shm", place.shared]):
         yield
 
@@ -42,16 +42,16 @@ async def _connect(at: Any) -> AsyncIterator[_Client]:
         yield _Client(client)
 
 
-def connect(place: Place) -> Any:
-    """A client over NATS."""
+def connect(place: Rendezvous) -> Any:
+    """Return a client over NATS."""
     return _connect(place.shared)
 
 
-def connect_alone(place: Place) -> Any:
-    """A client by shared memory, which knows of no other way."""
+def connect_alone(place: Rendezvous) -> Any:
+    """Return a client by shared memory, which knows of no other way."""
     return _connect("shm")
 
 
-def connect_either(place: Place) -> Any:
-    """A client that has both, and takes shared memory."""
+def connect_either(place: Rendezvous) -> Any:
+    """Return a client that has both, and takes shared memory."""
     return _connect(["shm", place.shared])

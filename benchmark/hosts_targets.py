@@ -8,13 +8,13 @@ from typing import Final
 
 from benchmark.questions import hosts
 from benchmark.subjects import HOSTS, NEAR_ALONE, NEAR_EITHER
-from benchmark.verdict import Found, Target
+from benchmark.verdict import RowIndex, Target
 
 _GRPC: Final = "grpc.aio, TCP"
 
 
 def targets() -> Iterator[Target]:
-    """Those against NATS alone on the same loop, against gRPC, and of a server that is near."""
+    """Yield those against NATS alone on the same loop, against gRPC, and of a server that is near."""
     for subject in HOSTS:
         ours, bare = subject.name, f"nats-py, {subject.loop}"
         small = functools.partial(_time, hosts.SMALL, ours)
@@ -29,11 +29,11 @@ def targets() -> Iterator[Target]:
     yield Target("a small call to a server that is near", "as shared memory alone, within 3 %", near)
 
 
-def _time(case: str, ours: str, rival: str, most: float, found: Found) -> tuple[str, bool]:
+def _time(case: str, ours: str, rival: str, most: float, found: RowIndex) -> tuple[str, bool]:
     own, other = (found.value(hosts.NAME, case, name) for name in (ours, rival))
     return f"{own:,.2f} µs against {other:,.2f}, {own / other:.2f} ×", own <= most * other
 
 
-def _rate(ours: str, rival: str, least: float, found: Found) -> tuple[str, bool]:
+def _rate(ours: str, rival: str, least: float, found: RowIndex) -> tuple[str, bool]:
     own, other = (found.value(hosts.NAME, hosts.IN_FLIGHT, name) for name in (ours, rival))
     return f"{own:,.0f}/s against {other:,.0f}, {own / other:.2f} ×", own >= least * other

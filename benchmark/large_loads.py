@@ -17,7 +17,7 @@ _now = time.perf_counter_ns
 
 
 async def array_trip(caller: Caller, *, seconds: float, size: int) -> Result:
-    """An array of ``size`` bytes, built in place once, there and back again and again; it is not read."""
+    """Return an array of ``size`` bytes, built in place once, there and back again and again; it is not read."""
     echo = caller.client.echo
     times: list[int] = []
     array = caller.client.empty(size, "uint8")
@@ -37,7 +37,7 @@ async def array_trip(caller: Caller, *, seconds: float, size: int) -> Result:
 
 
 async def array_copied(caller: Caller, *, seconds: float, size: int) -> Result:
-    """An array of ``size`` bytes of float64 there and back, again and again, by a way that copies it."""
+    """Return an array of ``size`` bytes of float64 there and back, again and again, by a way that copies it."""
     import numpy as np  # A rival's client may do without.
 
     call, array = caller.client.array, np.arange(size // 8, dtype=np.float64)
@@ -56,7 +56,7 @@ async def array_copied(caller: Caller, *, seconds: float, size: int) -> Result:
 
 
 async def frame_mean(caller: Caller, *, seconds: float) -> Result:
-    """A frame in and its mean back; after each call the server takes the mean of the same frame by itself."""
+    """Return a frame in and its mean back; after each call the server takes the mean of the same frame by itself."""
     client = caller.client
     frame = client.empty(FRAME, "uint8")
     frame[:] = 3

@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 
 import shmrpc
 from benchmark.large_work import service
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from shmrpc.transport.connection_options import DEFAULT_SPIN
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     async with shmrpc.serve(service):
         yield
 
 
 @contextlib.asynccontextmanager
-async def _connect(place: Place, spin: float = DEFAULT_SPIN) -> AsyncIterator[shmrpc.Client]:
+async def _connect(place: Rendezvous, spin: float = DEFAULT_SPIN) -> AsyncIterator[shmrpc.Client]:
     async with shmrpc.connect(service.name, spin=spin) as client:
         yield client
 

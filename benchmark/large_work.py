@@ -26,25 +26,25 @@ def echo(value: Any) -> Any:
 
 @service.endpoint
 def mean(frame: Frame) -> float:
-    """The mean of a frame."""
+    """Return the mean of a frame."""
     return float(frame.mean())
 
 
 @service.endpoint
 def keep(frame: Frame) -> None:
-    """Keeps a frame for :func:`time_mean`."""
+    """Keep a frame for :func:`time_mean`."""
     _kept[:] = [frame]
 
 
 @service.endpoint
 def forget() -> None:
-    """Lets go of it."""
+    """Let go of it."""
     _kept.clear()
 
 
 @service.endpoint
 def time_mean() -> int:
-    """The nanoseconds that the mean of the kept frame takes here."""
+    """Return the nanoseconds that the mean of the kept frame takes here."""
     (frame,) = _kept
     before = time.perf_counter_ns()
     float(frame.mean())

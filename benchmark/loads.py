@@ -18,7 +18,7 @@ _now = time.perf_counter_ns
 
 
 async def one_after_another(caller: Caller, *, seconds: float) -> Result:
-    """The small call, again as soon as it is answered."""
+    """Return the small call, again as soon as it is answered."""
     times: list[int] = []
     add, i = caller.client.add, 0
     start = before = _now()
@@ -34,7 +34,7 @@ async def one_after_another(caller: Caller, *, seconds: float) -> Result:
 
 
 async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
-    """A payload there and back, again as soon as it is there, three times at least."""
+    """Return a payload there and back, again as soon as it is there, three times at least."""
     value, call = payload(kind, size), caller.client.echo
     times: list[int] = []
     back = await call(value)
@@ -51,7 +51,7 @@ async def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Resul
 
 
 async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
-    """The small call after each ``interval`` seconds of sleep, with cold caches."""
+    """Return the small call after each ``interval`` seconds of sleep, with cold caches."""
     times: list[int] = []
     add = caller.client.add
     start = _now()
@@ -65,7 +65,7 @@ async def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
 
 
 async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
-    """The small call from many tasks at once."""
+    """Return the small call from many tasks at once."""
     end = time.perf_counter() + seconds
 
     async def call() -> int:
@@ -81,7 +81,7 @@ async def in_flight(caller: Caller, *, seconds: float, tasks: int) -> Result:
 
 
 async def open_loop(caller: Caller, *, seconds: float, rate: int) -> Result:
-    """The small call at a fixed rate, whether the calls before are answered or not.
+    """Return the small call at a fixed rate, whether the calls before are answered or not.
 
     Each time counts from when the call was due, so that a call which had to wait because the client or the server was
     late is as late as its user would have seen it. ``kept up`` is the share of the rate at which answers came; a
@@ -113,7 +113,7 @@ async def open_loop(caller: Caller, *, seconds: float, rate: int) -> Result:
 
 
 async def stream(caller: Caller, *, seconds: float) -> Result:
-    """A stream of small items, read for so long and then left."""
+    """Return a stream of small items, read for so long and then left."""
     items, start = 0, time.perf_counter()
     end, feed = start + seconds, caller.client.count(1 << 40)
     async for item in feed:
@@ -132,7 +132,7 @@ async def _leave(feed: AsyncIterator[Any]) -> None:
 
 
 async def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
-    """A lock that nobody else wants; the times are the means of batches."""
+    """Return a lock that nobody else wants; the times are the means of batches."""
     times: list[int] = []
     lock = caller.client.lock
     start = before = _now()
@@ -159,7 +159,7 @@ async def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **ho
 
 
 async def for_a_while(caller: Caller, *, seconds: float, start_at: float) -> Result:
-    """The small calls that are answered in a time that begins for all clients at once, by CLOCK_MONOTONIC."""
+    """Return the small calls that are answered in a time that begins for all clients at once, by CLOCK_MONOTONIC."""
     await asyncio.sleep(max(0.0, start_at - time.monotonic()))
     add, calls, end = caller.client.add, 0, start_at + seconds
     before = time.process_time()
@@ -207,7 +207,7 @@ async def first_answer_connecting(caller: Caller, *, patience: float) -> Result:
 
 
 async def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
-    """Connects, calls once and disconnects, again and again; the times are those until the answer."""
+    """Connect, calls once and disconnects, again and again; the times are those until the answer."""
     times: list[int] = []
     start = _now()
     while not times or _now() < start + seconds * 1e9:
@@ -232,6 +232,6 @@ async def hold(caller: Caller, *, connections: int) -> Result:
 
 
 async def let_go(_caller: Caller) -> Result:
-    """Ends what :func:`hold` has connected."""
+    """End what :func:`hold` has connected."""
     await _held.aclose()
     return Result(0, 0.0)

@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 def parts(width: int, height: int, count: int) -> list[Part]:
-    """A window, cut into parts of about the same size."""
+    """Return a window, cut into parts of about the same size."""
     total = width * height
     ends = [total * number // count for number in range(count + 1)]
     return [Part(width, height, start, stop) for start, stop in itertools.pairwise(ends)]

@@ -23,14 +23,14 @@ _PROJECT: Final = Path(__file__).parents[1]
 
 
 def program() -> str | None:
-    """The system's, or the one that ``make nats-server`` has got; None if there is none."""
+    """Return the system's, or the one that ``make nats-server`` has got; None if there is none."""
     own = sorted(_PROJECT.glob(".tools/*/nats-server"))
     return shutil.which("nats-server") or (str(own[-1]) if own else None)
 
 
 @functools.cache
 def url() -> str:
-    """Its URL; it is started when somebody first asks. Raises NotStarted."""
+    """Return its URL; it is started when somebody first asks. Raises NotStarted."""
     found = program()
     if found is None:
         raise NotStarted("not installed: nats-server (make nats-server)")

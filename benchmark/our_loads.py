@@ -15,13 +15,13 @@ _MAPPED = 20_000
 
 
 async def under_a_deadline(caller: Caller, *, seconds: float) -> Result:
-    """The small call by a client that was given a timeout, which never fires."""
+    """Return the small call by a client that was given a timeout, which never fires."""
     client = caller.client.client.with_options(timeout=30)
     return await loads.one_after_another(Caller(client, caller.connect), seconds=seconds)
 
 
 async def under_a_deadline_each(caller: Caller, *, seconds: float) -> Result:
-    """The same, with the timeout said anew for each call."""
+    """Return the same, with the timeout said anew for each call."""
     times: list[int] = []
     client, i = caller.client.client, 0
     start = before = _now()
@@ -36,7 +36,7 @@ async def under_a_deadline_each(caller: Caller, *, seconds: float) -> Result:
 
 
 async def mapped(caller: Caller, *, seconds: float) -> Result:
-    """The small call by ``map()``, many in a frame."""
+    """Return the small call by ``map()``, many in a frame."""
     calls, start = 0, time.perf_counter()
     while not calls or time.perf_counter() < start + seconds:
         numbers = range(_MAPPED)
@@ -46,7 +46,7 @@ async def mapped(caller: Caller, *, seconds: float) -> Result:
 
 
 async def one_way(caller: Caller, *, seconds: float) -> Result:
-    """The small call without waiting for its result; the last one is waited for."""
+    """Return the small call without waiting for its result; the last one is waited for."""
     notify, calls = caller.client.client.notify, 0
     start = time.perf_counter()
     while not calls or time.perf_counter() < start + seconds:
@@ -57,7 +57,7 @@ async def one_way(caller: Caller, *, seconds: float) -> Result:
 
 
 async def most_in_use(caller: Caller, *, size: int, messages: int) -> Result:
-    """The bytes of shared memory in which messages lay at once, at most, in :func:`benchmark.loads.bulk`."""
+    """Return the bytes of shared memory in which messages lay at once, at most, in :func:`benchmark.loads.bulk`."""
     client, peak = caller.client.client, 0
     # Only a benchmark has to know what an arena has in use.
     memory = client._reconnector.session.connection.channel.memory

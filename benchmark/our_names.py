@@ -6,34 +6,34 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import AwaitedLocked, Locked, Trip, answer, words
 
 
 @contextlib.asynccontextmanager
-async def connect_permit(place: Place) -> AsyncIterator[AwaitedLocked]:
-    """A semaphore of one permit for tasks: a lock that does not ask which task has it."""
+async def connect_permit(place: Rendezvous) -> AsyncIterator[AwaitedLocked]:
+    """Yield a semaphore of one permit for tasks: a lock that does not ask which task has it."""
     with contextlib.closing(shmrpc.Semaphore("permit")) as permit, words(place) as shared:
         yield AwaitedLocked(permit, shared)
 
 
 @contextlib.contextmanager
-def connect_permit_sync(place: Place) -> Iterator[Locked]:
-    """The same for threads."""
+def connect_permit_sync(place: Rendezvous) -> Iterator[Locked]:
+    """Yield the same for threads."""
     with contextlib.closing(shmrpc.sync.Semaphore("permit")) as permit, words(place) as shared:
         yield Locked(permit, shared)
 
 
 @contextlib.asynccontextmanager
-async def connect_lock(place: Place) -> AsyncIterator[AwaitedLocked]:
-    """A lock for tasks."""
+async def connect_lock(place: Rendezvous) -> AsyncIterator[AwaitedLocked]:
+    """Yield a lock for tasks."""
     with contextlib.closing(shmrpc.Lock("lock")) as lock, words(place) as shared:
         yield AwaitedLocked(lock, shared)
 
 
 @contextlib.contextmanager
-def connect_lock_sync(place: Place) -> Iterator[Locked]:
-    """A lock for threads."""
+def connect_lock_sync(place: Rendezvous) -> Iterator[Locked]:
+    """Yield a lock for threads."""
     with contextlib.closing(shmrpc.sync.Lock("lock")) as lock, words(place) as shared:
         yield Locked(lock, shared)
 
@@ -45,7 +45,7 @@ def _signals() -> Iterator[tuple[shmrpc.sync.Signal, shmrpc.sync.Signal]]:
             yield there, back
 
 
-def serve_signals(place: Place, ready: Callable[[], None]) -> None:
+def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The other side of a round trip."""
     with _signals() as (there, back), words(place) as shared:
         ready()
@@ -53,15 +53,15 @@ def serve_signals(place: Place, ready: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connect_signals(place: Place) -> Iterator[Trip]:
+def connect_signals(place: Rendezvous) -> Iterator[Trip]:
     """Connect by two signals."""
     with _signals() as (there, back), words(place) as shared:
         yield Trip(there.signal, back.wait, shared)
 
 
 @contextlib.contextmanager
-def connect_memory(place: Place) -> Iterator[Callable[[int], memoryview]]:
-    """Makes memories of a size."""
+def connect_memory(place: Rendezvous) -> Iterator[Callable[[int], memoryview]]:
+    """Make memories of a size."""
     with contextlib.ExitStack() as stack:
 
         def make(size: int) -> memoryview:

@@ -8,11 +8,11 @@ from typing import Any
 
 import shmrpc
 from benchmark import work
-from benchmark.processes import Place
-from benchmark.work import Taken
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally
 
 service = shmrpc.Service("benchmark")
-_taken = Taken()
+_taken = MessageTally()
 
 service.endpoint(work.add)
 service.endpoint(work.echo)
@@ -33,8 +33,8 @@ def look(message: memoryview) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     async with shmrpc.serve(service):
         yield
 
@@ -58,14 +58,14 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
-    """A client with a loop."""
+async def connect(place: Rendezvous) -> AsyncIterator[_Client]:
+    """Yield a client with a loop."""
     async with shmrpc.connect("benchmark") as client:
         yield _Client(client)
 
 
 @contextlib.contextmanager
-def connect_sync(place: Place) -> Iterator[Any]:
-    """A client without."""
+def connect_sync(place: Rendezvous) -> Iterator[Any]:
+    """Yield a client without."""
     with shmrpc.sync.connect("benchmark") as client:
         yield client

@@ -39,7 +39,7 @@ def _do(caller: Caller, workers: int, load: Callable[[Team], Any]) -> Result:
 
 
 def run(caller: Caller, *, seconds: float, workers: int, task: str = "", size: int = 0) -> Result:
-    """One task after the other: one that gives what it is given, or one of :mod:`benchmark.command_tasks`."""
+    """Return one task after the other: one that gives what it is given, or one of :mod:`benchmark.command_tasks`."""
     function, given = (TASKS[task], size) if task else (same, 1)
 
     async def load(team: Team) -> Result:
@@ -105,7 +105,7 @@ def mixed(caller: Caller, *, seconds: float, workers: int, total: float) -> Resu
 
 
 def alone(caller: Caller, *, seconds: float, workers: int, total: float) -> Result:
-    """The same tasks in as many processes, which have their share from the beginning."""
+    """Return the same tasks in as many processes, which have their share from the beginning."""
     items = durations(total * workers)
 
     def work(share: list[float]) -> None:
@@ -123,7 +123,7 @@ def alone(caller: Caller, *, seconds: float, workers: int, total: float) -> Resu
 
 
 def broadcast(caller: Caller, *, seconds: float, workers: int, size: int) -> Result:
-    """An array for all workers, until each has read all of it; how many copies of it there are then."""
+    """Return an array for all workers, until each has read all of it; how many copies of it there are then."""
     import numpy as np  # Only arrays need it.
 
     async def load(team: Team) -> Result:
@@ -157,7 +157,7 @@ async def _kept_by_all(team: Team, workers: int, shared: Any, found: Mapping[int
 
 
 async def _all(team: Team, workers: int) -> set[int]:
-    """The workers, once they all work."""
+    """Return the workers, once they all work."""
     pids: set[int] = set()
     until = time.monotonic() + _MISSED
     while len(pids) < workers and time.monotonic() < until:

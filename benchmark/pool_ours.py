@@ -9,7 +9,7 @@ from typing import Any
 
 import shmrpc
 from benchmark.pool_work import Pools, Team, pools
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 
 class _InLoop:
@@ -53,16 +53,16 @@ def _open_in_threads(workers: int) -> Iterator[Team]:
         yield _InThreads(pool)
 
 
-def connect_uvloop(place: Place) -> AbstractContextManager[Pools]:
+def connect_uvloop(place: Rendezvous) -> AbstractContextManager[Pools]:
     """For uvloop."""
     return pools(_open_in_loop, "uvloop")
 
 
-def connect_asyncio(place: Place) -> AbstractContextManager[Pools]:
+def connect_asyncio(place: Rendezvous) -> AbstractContextManager[Pools]:
     """For asyncio's own loop."""
     return pools(_open_in_loop, "asyncio")
 
 
-def connect_threads(place: Place) -> AbstractContextManager[Pools]:
+def connect_threads(place: Rendezvous) -> AbstractContextManager[Pools]:
     """For threads."""
     return pools(_open_in_threads)

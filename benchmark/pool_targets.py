@@ -19,7 +19,7 @@ from benchmark.questions import (
     pool_submit,
 )
 from benchmark.subjects import POOLS
-from benchmark.verdict import Found, NotAsked, Target
+from benchmark.verdict import NotAsked, RowIndex, Target
 
 _EXECUTOR: Final = "ProcessPoolExecutor"
 _TCP: Final = "TCP, pickle"
@@ -28,7 +28,7 @@ _LARGE: Final = 100_000
 
 
 def targets() -> Iterator[Target]:
-    """Those for each question of pools."""
+    """Yield those for each question of pools."""
     for subject in POOLS:
         ours = subject.name
         for what, target, judge in _OF_A_POOL:
@@ -37,18 +37,18 @@ def targets() -> Iterator[Target]:
     yield Target("an array by a pool, against a list by TCP and pickle", "≤ 0.1 × the time", _arrays)
 
 
-def _run(found: Found, ours: str) -> tuple[str, bool]:
+def _run(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, call, executor = (found.value(pool_run.NAME, "", name) for name in (ours, pool_run.CALL, _EXECUTOR))
     text = f"{own:.2f} µs, {own / call:.2f} × a call, {executor / own:.0f} times as fast"
     return text, own <= 1.5 * call and executor >= 30 * own
 
 
-def _submit(found: Found, ours: str) -> tuple[str, bool]:
+def _submit(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, executor = (found.value(pool_submit.NAME, "", name) for name in (ours, _EXECUTOR))
     return f"{own:.2f} µs, {executor / own:.0f} times as fast", own <= 2 and executor >= 20 * own
 
 
-def _map(found: Found, ours: str) -> tuple[str, bool]:
+def _map(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, joblib, whole = (
         found.value(pool_map.NAME, "", name) for name in (ours, "joblib", "multiprocessing.Pool, whole list")
     )
@@ -56,31 +56,31 @@ def _map(found: Found, ours: str) -> tuple[str, bool]:
     return text, own <= 0.3 and joblib >= 10 * own and own <= whole
 
 
-def _mixed(found: Found, ours: str) -> tuple[str, bool]:
+def _mixed(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, floor = (found.value(pool_mixed.NAME, "", name) for name in (ours, pool_mixed.FLOOR))
     best = found.best_rival(pool_mixed.NAME, "")
     return f"{own:.3f} × (processes alone {floor:.3f}, the best rival {best:.3f})", own <= 1.1
 
 
-def _broadcast(found: Found, ours: str) -> tuple[str, bool]:
+def _broadcast(found: RowIndex, ours: str) -> tuple[str, bool]:
     case = found.case(pool_broadcast.NAME)
     copies = found.extra(pool_broadcast.NAME, case, ours, COPIES)
     return f"{copies:.2f} copies of {case}, {found.value(pool_broadcast.NAME, case, ours):,.0f} ms", copies <= 1.1
 
 
-def _replacement(found: Found, ours: str) -> tuple[str, bool]:
+def _replacement(found: RowIndex, ours: str) -> tuple[str, bool]:
     own = found.value(pool_replacement.NAME, "", ours)
     return f"{own:.1f} ms", own <= 50
 
 
-def _fractals(found: Found, ours: str) -> tuple[str, bool]:
+def _fractals(found: RowIndex, ours: str) -> tuple[str, bool]:
     cpus = found.value(pool_fractals.NAME, "", ours)
     transport, ticker = (found.extra(pool_fractals.NAME, "", ours, name) for name in (TRANSPORT, TICKER))
     text = f"{cpus:.0%} of the CPUs paint, {transport:.2%} is transport, the ticker's p99 {ticker:.2f} ms"
     return text, cpus >= 0.9 and transport <= 0.01 and ticker < 2
 
 
-def _arrays(found: Found) -> tuple[str, bool]:
+def _arrays(found: RowIndex) -> tuple[str, bool]:
     factors: dict[int, float] = {}
     for size in (_LARGE, 10 * _LARGE):
         try:

@@ -12,12 +12,12 @@ _kept: Final[list[Any]] = []
 
 
 def same(value: Any) -> Any:
-    """Gives what it is given."""
+    """Return what it is given."""
     return value
 
 
 def spin(seconds: float) -> None:
-    """Uses a CPU for this long."""
+    """Use a CPU for this long."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
@@ -30,7 +30,7 @@ def pid_after(seconds: float) -> int:
 
 
 def keep(value: Any) -> tuple[int, float]:
-    """Keeps an array from now on, or what gives one, and adds up all of it; with the process."""
+    """Keep an array from now on, or what gives one, and adds up all of it; with the process."""
     _kept[:] = [value]
     array = value() if isinstance(value, Callable) else value  # type: ignore[arg-type]
     return os.getpid(), float(array.sum())

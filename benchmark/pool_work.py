@@ -24,13 +24,13 @@ class Team(Protocol):
     """
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of one task."""
+        """Return the result of one task."""
 
     def submit(self, function: Callable[..., Any], items: Sequence[Any]) -> Any:
-        """The results of tasks that are handed in one by one."""
+        """Return the results of tasks that are handed in one by one."""
 
     def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Any:
-        """The results of many tasks."""
+        """Return the results of many tasks."""
 
     def share(self, value: Any) -> Any:
         """What tasks are to be given for a value that all of them need."""
@@ -40,7 +40,7 @@ class ArgumentTeam:
     """One that has no way to share a value: it is an argument of each task."""
 
     def share(self, value: Any) -> Any:
-        """The value."""
+        """Return the value."""
         return value
 
 
@@ -55,7 +55,7 @@ class ExecutorTeam(ArgumentTeam):
         self.executor = make()
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of one task."""
+        """Return the result of one task."""
         return self.executor.submit(function, *args).result()
 
     def submit(self, function: Callable[..., Any], items: Sequence[Any]) -> list[Any]:
@@ -71,12 +71,12 @@ class ExecutorTeam(ArgumentTeam):
         return list(self.executor.map(function, items, chunksize=size))
 
     def renew(self) -> None:
-        """Takes another executor."""
+        """Take another executor."""
         self.close()
         self.executor = self._make()
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self.executor.shutdown()
 
 
@@ -92,7 +92,7 @@ class Pools:
         self._stack: contextlib.ExitStack | contextlib.AsyncExitStack | None = None
 
     def do(self, workers: int, load: Callable[[Team], Coroutine[Any, Any, _R]]) -> _R:
-        """Does a load with a pool of this size. After a failure the next one gets another pool."""
+        """Do a load with a pool of this size. After a failure the next one gets another pool."""
         try:
             if self._workers != workers:
                 self.close()
@@ -123,7 +123,7 @@ class Pools:
         return self._runner.run(work)
 
     def close(self) -> None:
-        """Ends the pool, if there is one."""
+        """End the pool, if there is one."""
         self._workers, stack, self._stack = 0, self._stack, None
         if isinstance(stack, contextlib.AsyncExitStack):
             self._run(stack.aclose())
@@ -138,7 +138,7 @@ class Pools:
 def pools(
     opened: Callable[[int], AbstractContextManager[Team] | AbstractAsyncContextManager[Team]], loop: Loop = "none"
 ) -> Iterator[Pools]:
-    """The client, until its block ends."""
+    """Yield the client, until its block ends."""
     made = Pools(opened, loop)
     try:
         yield made

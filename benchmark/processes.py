@@ -32,7 +32,7 @@ _START: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Rendezvous:
     """Where both sides of a subject meet."""
 
     #: A directory of their own.
@@ -41,7 +41,7 @@ class Place:
     shared: Any = None
 
     def socket(self, name: str = "socket") -> str:
-        """The path of a UNIX socket in it."""
+        """Return the path of a UNIX socket in it."""
         return str(Path(self.directory) / name)
 
 
@@ -54,7 +54,7 @@ class Failed(RuntimeError):
 
 
 def function(name: str) -> Any:
-    """The function that is called ``module:function``."""
+    """Return the function that is called ``module:function``."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -68,12 +68,12 @@ class Caller:
 
 
 def run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
-    """Runs it to its end on that loop."""
+    """Run it to its end on that loop."""
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(main) if loop == "uvloop" else asyncio.run(main)
 
 
-def prepare(place: Place, cpu: int | None) -> None:
+def prepare(place: Rendezvous, cpu: int | None) -> None:
     """What every process of a subject begins with; it ends when the one that started it does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it, which ends it then.
@@ -86,7 +86,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def _serve(name: str, loop: Loop, place: Place, cpu: int | None, connection: Connection) -> None:
+def _serve(name: str, loop: Loop, place: Rendezvous, cpu: int | None, connection: Connection) -> None:
     """The main function of a server."""
     prepare(place, cpu)
 
@@ -119,7 +119,7 @@ def _telling(connection: Connection) -> Iterator[None]:
             connection.send(NotStarted(f"{type(error).__name__}: {error}"))
 
 
-def _call(name: str, loop: Loop, place: Place, cpu: int | None, connection: Connection) -> None:
+def _call(name: str, loop: Loop, place: Rendezvous, cpu: int | None, connection: Connection) -> None:
     """The main function of a client. It connects when it is first told to do something."""
     prepare(place, cpu)
 
@@ -152,7 +152,7 @@ async def _call_in_loop(connect: Callable[[], Any], connection: Connection) -> N
 
 
 async def _next_order(connection: Connection) -> Any:
-    """Waits for it. The connection is watched only meanwhile."""
+    """Wait for it. The connection is watched only meanwhile."""
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(connection.fileno(), told.set)
     try:
@@ -222,7 +222,7 @@ class Child:
         return self.process.pid
 
     def order(self, load: str, **parameters: Any) -> None:
-        """Tells a client to do a load, which is written as ``module:function``."""
+        """Report a client to do a load, which is written as ``module:function``."""
         try:
             self._connection.send((load, parameters))
         except OSError as error:
@@ -241,7 +241,7 @@ class Child:
         return result
 
     def stop(self) -> None:
-        """Ends it, and what it has started."""
+        """End it, and what it has started."""
         with contextlib.suppress(OSError):
             self._connection.send(None)
         children = list(descendants(self.pid))
@@ -267,7 +267,7 @@ def _of_threads(pid: int, file: str) -> Iterator[str]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process has started, and those that they have."""
+    """Yield the processes that a process has started, and those that they have."""
     for children in _of_threads(pid, "children"):
         for child in map(int, children.split()):
             yield child
@@ -302,11 +302,11 @@ def pss_of(pid: int) -> int:
     return found
 
 
-def server(name: str, loop: Loop, place: Place, cpu: int | None = None) -> Child:
-    """A server process."""
+def server(name: str, loop: Loop, place: Rendezvous, cpu: int | None = None) -> Child:
+    """Return a server process."""
     return Child(_serve, name, loop, place, cpu)
 
 
-def client(name: str, loop: Loop, place: Place, cpu: int | None = None) -> Child:
-    """A client process."""
+def client(name: str, loop: Loop, place: Rendezvous, cpu: int | None = None) -> Child:
+    """Return a client process."""
     return Child(_call, name, loop, place, cpu)

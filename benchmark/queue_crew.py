@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final
 
-from benchmark.processes import Failed, Place, prepare, run
+from benchmark.processes import Failed, Rendezvous, prepare, run
 from benchmark.queue_work import End, Part, Way
 
 #: Seconds that a process has to open its end, or to do what it does beyond its time.
@@ -29,7 +29,7 @@ _fork: Final = multiprocessing.get_context("fork")
 class Duty:
     """What a process is given: its end of the queue, its part, and the connection to who has forked it."""
 
-    place: Place
+    place: Rendezvous
     end: End
     part: Part
     _connection: Connection
@@ -119,7 +119,7 @@ class Crew:
         return made
 
     def begin(self) -> None:
-        """Lets all begin at once."""
+        """Let all begin at once."""
         start = time.monotonic() + _AHEAD
         for worker in self._workers:
             worker.say(start)
@@ -130,7 +130,7 @@ class Crew:
         return [worker.hear(end) for worker in workers]
 
     def end(self, workers: Sequence[_Worker]) -> None:
-        """Lets writers that have said what they have done say that they have ended, the first one after all others."""
+        """Let writers that have said what they have done say that they have ended, the first one after all others."""
         for worker in reversed(workers):
             worker.say("end")
             self.hear([worker], 0.0)

@@ -281,7 +281,7 @@ async def _take_in_loop(duty: Duty) -> Done:
 
 
 def _taken(duty: Duty, shared: memoryview, times: list[int], stamp: int, after: int) -> bool:
-    """Notes how long it took; whether it was no item but the end."""
+    """Record how long it took; whether it was no item but the end."""
     if stamp != shared[_PUT]:
         return duty.end.is_over(stamp)
     times.append(after - stamp)
@@ -391,7 +391,7 @@ def _fill(duty: Duty, *, stock: Stock, most: int) -> None:
 
 
 def _nibble(duty: Duty, *, stock: Stock) -> Done:
-    """Gets few items until the queue has grown, and then all."""
+    """Get few items until the queue has grown, and then all."""
     get_many, ledger = duty.end.get_many, Ledger(stock)
     with words(duty.place) as shared:
         duty.begin()
@@ -405,7 +405,7 @@ def _nibble(duty: Duty, *, stock: Stock) -> Done:
 
 
 def growth(caller: Caller, *, seconds: float, most: int, size: int) -> Result:
-    """Puts until ``most`` items wait, of which a reader takes some meanwhile, whatever ``seconds`` that takes."""
+    """Put until ``most`` items wait, of which a reader takes some meanwhile, whatever ``seconds`` that takes."""
     way: Way = caller.client
     stock = Stock(1, 1, size)
     with words(way.place) as shared:
@@ -492,6 +492,6 @@ def wait(caller: Caller, *, members: int) -> Result:
 
 
 def let_go(_caller: Caller) -> Result:
-    """Ends them."""
+    """End them."""
     _waiting.close()
     return Result(0, 0.0)

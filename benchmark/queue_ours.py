@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import COPIED, ELEMENTS, IN_PLACE, Arrays, End, Part, Way, copied
 from benchmark.subjects import Loop
 
@@ -19,7 +19,7 @@ class _Blocking:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -32,7 +32,7 @@ class _Blocking:
 class _InLoop:
     """Queues in event loops."""
 
-    def __init__(self, place: Place, loop: Loop) -> None:
+    def __init__(self, place: Rendezvous, loop: Loop) -> None:
         self.place, self.loop = place, loop
 
     @contextlib.asynccontextmanager
@@ -54,18 +54,18 @@ def _in_place(q: shmrpc.sync.Queue) -> Arrays:
 
 
 @contextlib.contextmanager
-def connect_threads(place: Place) -> Iterator[Way]:
+def connect_threads(place: Rendezvous) -> Iterator[Way]:
     """For threads."""
     yield _Blocking(place)
 
 
 @contextlib.contextmanager
-def connect_uvloop(place: Place) -> Iterator[Way]:
+def connect_uvloop(place: Rendezvous) -> Iterator[Way]:
     """For uvloop."""
     yield _InLoop(place, "uvloop")
 
 
 @contextlib.contextmanager
-def connect_asyncio(place: Place) -> Iterator[Way]:
+def connect_asyncio(place: Rendezvous) -> Iterator[Way]:
     """For asyncio's own loop."""
     yield _InLoop(place, "asyncio")

@@ -19,7 +19,7 @@ from benchmark.questions import (
 from benchmark.questions.crowds import LEAST
 from benchmark.queue_work import COPIED, IN_PLACE
 from benchmark.subjects import QUEUES
-from benchmark.verdict import Found, NotAsked, NotMeasured, Target
+from benchmark.verdict import NotAsked, NotMeasured, RowIndex, Target
 
 _THREADS: Final = QUEUES[0].name
 #: Those of the standard library.
@@ -28,7 +28,7 @@ _SOCKET: Final = "socket, dealing, uvloop"
 
 
 def targets() -> Iterator[Target]:
-    """Those for each question of queues."""
+    """Yield those for each question of queues."""
     for subject in QUEUES:
         ours = subject.name
         judge = functools.partial(_batches, ours=ours)
@@ -50,11 +50,11 @@ def targets() -> Iterator[Target]:
         )
 
 
-def _python(found: Found, case: str) -> float:
+def _python(found: RowIndex, case: str) -> float:
     return max(found.value(queue_batches.NAME, case, name) for name in _PYTHONS)
 
 
-def _batches(found: Found, ours: str) -> tuple[str, bool]:
+def _batches(found: RowIndex, ours: str) -> tuple[str, bool]:
     def own(case: str) -> float:
         return found.value(queue_batches.NAME, case, ours)
 
@@ -67,13 +67,13 @@ def _batches(found: Found, ours: str) -> tuple[str, bool]:
     return f"{text}; {with_lists:.1f} × where those put lists", own(least) >= 6e6 and ratio >= 20
 
 
-def _at_least(found: Found, question: str, own: Callable[[str], float], rivals: list[str]) -> float:
+def _at_least(found: RowIndex, question: str, own: Callable[[str], float], rivals: list[str]) -> float:
     """How many times the best of these rivals, where that is least."""
     cases = [case for case, _, _ in queue_batches.cases()]
     return min(own(case) / max(found.value(question, case, name) for name in rivals) for case in cases)
 
 
-def _single(found: Found, ours: str) -> tuple[str, bool]:
+def _single(found: RowIndex, ours: str) -> tuple[str, bool]:
     def own(case: str) -> float:
         return found.value(queue_single.NAME, case, ours)
 
@@ -85,29 +85,29 @@ def _single(found: Found, ours: str) -> tuple[str, bool]:
     return text, own(least) >= 1e6 and ratio >= 3
 
 
-def _awake(found: Found, ours: str) -> tuple[str, bool]:
+def _awake(found: RowIndex, ours: str) -> tuple[str, bool]:
     row = found.row(queue_hand_over.NAME, queue_hand_over.AWAKE, ours)
     best = found.best_rival(queue_hand_over.NAME, queue_hand_over.AWAKE)
     own = row.value or 0.0
     return f"{own:.2f} µs (p99 {row.p99 or 0.0:.1f}), the best rival {best:.1f}", own <= 3
 
 
-def _asleep(found: Found, ours: str) -> tuple[str, bool]:
+def _asleep(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(queue_hand_over.NAME, queue_hand_over.ASLEEP, name) for name in (ours, _SOCKET))
     return f"{own:.1f} µs against {peer:.1f}, {own / peer:.2f} ×", own <= 1.2 * peer
 
 
-def _copied(found: Found) -> tuple[str, bool]:
+def _copied(found: RowIndex) -> tuple[str, bool]:
     own, rival = (found.value(queue_arrays.NAME, COPIED, name) for name in (_THREADS, "faster-fifo, queue"))
     return f"{own:.1f} GB/s, {own / rival:.1f} ×", own >= 2 * rival
 
 
-def _in_place(found: Found) -> tuple[str, bool]:
+def _in_place(found: RowIndex) -> tuple[str, bool]:
     own, rival = (found.value(queue_arrays.NAME, IN_PLACE, name) for name in (_THREADS, "iceoryx2, samples"))
     return f"{own:.1f} GB/s, {own / rival:.2f} ×", own >= rival
 
 
-def _crowd(found: Found, case: str) -> tuple[str, bool]:
+def _crowd(found: RowIndex, case: str) -> tuple[str, bool]:
     crowd, pair = (f"{case}, {shape}" for shape in queue_crowd.SHAPES)
     own, alone = (found.value(queue_crowd.NAME, each, _THREADS) for each in (crowd, pair))
     least = found.extra(queue_crowd.NAME, crowd, _THREADS, LEAST)
@@ -116,8 +116,8 @@ def _crowd(found: Found, case: str) -> tuple[str, bool]:
     return text, own >= 0.5 * best and least >= 0.3
 
 
-def _shapes(found: Found, case: str) -> Iterator[float]:
-    """The rates of the other shapes, if they were asked."""
+def _shapes(found: RowIndex, case: str) -> Iterator[float]:
+    """Yield the rates of the other shapes, if they were asked."""
     question = queue_batches.NAME if case == queue_crowd.BATCHES else queue_single.NAME
     for name, kind, _ in queue_batches.cases():
         if kind == "ints":
@@ -125,12 +125,12 @@ def _shapes(found: Found, case: str) -> Iterator[float]:
                 yield found.value(question, name, _THREADS)
 
 
-def _growth(found: Found) -> tuple[str, bool]:
+def _growth(found: RowIndex) -> tuple[str, bool]:
     own = found.value(queue_growth.NAME, "", _THREADS)
     return f"{own / 1e3:.2f} ms, no item lost", own <= 5_000
 
 
-def _idle(found: Found, ours: str) -> tuple[str, bool]:
+def _idle(found: RowIndex, ours: str) -> tuple[str, bool]:
     case = found.case(queue_idle.NAME)
     cpu, wakes, seconds = (
         found.extra(queue_idle.NAME, case, ours, name) for name in (queue_idle.CPU, queue_idle.WAKE_UPS, "seconds")

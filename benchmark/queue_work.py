@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final, Literal, Protocol
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.subjects import Loop
 
 #: Elements of an array, eight bytes each, and what those of the last one are.
@@ -67,12 +67,12 @@ class End:
 class Way(Protocol):
     """The client of a subject that has queues: it is there before the processes that use it, which are forked."""
 
-    place: Place
+    place: Rendezvous
     #: What the processes run on.
     loop: Loop
 
     def open(self, part: Part) -> AbstractContextManager[End] | AbstractAsyncContextManager[End]:
-        """The end of the process that calls it."""
+        """Return the end of the process that calls it."""
 
 
 def one_by_one(put: Callable[[Any], Any]) -> Callable[[list[Any]], None]:
@@ -131,7 +131,7 @@ class Follower:
         self.count = 0
 
     def note(self, items: list[Any]) -> None:
-        """Looks at items. Raises KeyError for what is not the next one."""
+        """Look at items. Raises KeyError for what is not the next one."""
         at = self.count % self._items
         if items != (expected := self._twice[at : at + len(items)]):
             right = next(number for number, pair in enumerate(zip(items, expected, strict=True)) if pair[0] != pair[1])
@@ -179,7 +179,7 @@ class Ledger:
         self.seen = [0] * (len(stock.items) // stock.batch)
 
     def note(self, items: list[Any]) -> None:
-        """Looks at items, of which parts of a batch stand together. Raises KeyError for what is no item."""
+        """Look at items, of which parts of a batch stand together. Raises KeyError for what is no item."""
         at, end = 0, len(items)
         while at < end:
             place = self._places[items[at]]
@@ -191,7 +191,7 @@ class Ledger:
 
 
 def check(stock: Stock, batches: Sequence[int], seen: Sequence[Sequence[int]]) -> None:
-    """Raises ValueError if the readers together have not seen exactly what the writers put."""
+    """Raise ValueError if the readers together have not seen exactly what the writers put."""
     wrong = sum(
         abs(sum(came) - put) for put, came in zip(stock.expected(batches), zip(*seen, strict=True), strict=True)
     )

@@ -71,7 +71,7 @@ class Row:
         return interval(self.rounds) if self.rounds else None
 
     def beats(self, other: Row) -> bool:
-        """Whether its leading figure is the better one."""
+        """Return True if its leading figure is the better one."""
         assert self.value is not None
         assert other.value is not None
         return self.value > other.value if self.line.higher_is_better else self.value < other.value
@@ -83,7 +83,7 @@ class Row:
 
 
 def interval(rounds: Sequence[float]) -> tuple[float, float]:
-    """The narrowest pair of rounds, by their order, that holds the median with a probability of 90 per cent or more.
+    """Return the narrowest pair of rounds that contains the median with a probability of 90 % or more.
 
     It supposes nothing about how the figures are spread. Fewer than five rounds cannot be as sure: then it is the
     least and the most.
@@ -100,7 +100,7 @@ def interval(rounds: Sequence[float]) -> tuple[float, float]:
 
 
 def row(line: Line, subject: str, role: Role, results: Iterable[Result]) -> Row:
-    """The row for the rounds of one subject."""
+    """Return the row for the rounds of one subject."""
     known = list(results)
     made = Row(line, subject, role)
     timed = [result.times for result in known if result.times is not None and len(result.times)]
@@ -121,7 +121,7 @@ def row(line: Line, subject: str, role: Role, results: Iterable[Result]) -> Row:
 
 
 def figure(result: Result, lead: Lead) -> float:
-    """The leading figure of one round."""
+    """Return the leading figure of one round."""
     if lead == "rate":
         return result.calls / result.seconds
     if lead == "cpu":

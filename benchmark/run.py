@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from benchmark.processes import Child, Failed, NotStarted, Place, client, cpu_of, function, server
+from benchmark.processes import Child, Failed, NotStarted, Rendezvous, client, cpu_of, function, server
 from benchmark.results import Result
 from benchmark.rows import Line, Role, Row, row
 from benchmark.subjects import FLOORS, Ability, Loop, Subject
@@ -115,7 +115,7 @@ class Pair:
         cpus = (usable[0], usable[1 % len(usable)]) if pin else (None, None)
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shmrpc-benchmark-"))
-            self.place = Place(directory, function(subject.shared)() if subject.shared else None)
+            self.place = Rendezvous(directory, function(subject.shared)() if subject.shared else None)
             self.server: Child | None = None
             if subject.serve is not None:
                 self.server = server(subject.serve, subject.server_loop, self.place, cpus[0])
@@ -128,7 +128,7 @@ class Pair:
             self._stack = stack.pop_all()
 
     def do(self, load: str, *, seconds: float = 0.0, patience: float = _PATIENCE, **parameters: Any) -> Result:
-        """Does a load for so long; the CPU time of all its processes is counted. Raises Failed.
+        """Do a load for so long; the CPU time of all its processes is counted. Raises Failed.
 
         ``patience`` is how many seconds beyond its length it may take.
         """
@@ -143,12 +143,12 @@ class Pair:
         return result
 
     def sides(self) -> dict[str, Child]:
-        """Its processes, by what they are."""
+        """Return its processes, by what they are."""
         return {"server": self.server, "client": self.client} if self.server is not None else {"client": self.client}
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Its turn. What is restless stands still but for its turns."""
+        """Yield its turn. What is restless stands still but for its turns."""
         self._signal(signal.SIGCONT)
         try:
             yield
@@ -166,13 +166,13 @@ class Pair:
                     os.kill(child.pid, number)
 
     def close(self) -> None:
-        """Ends both."""
+        """End both."""
         self._signal(signal.SIGCONT)
         self._stack.close()
 
 
 @dataclasses.dataclass
-class Turn:
+class Trial:
     """What one subject does when its turn comes: a load, by its pair."""
 
     pair: Pair
@@ -214,11 +214,11 @@ class Run:
             self.part(name)
 
     def able(self, *abilities: Ability) -> list[Subject]:
-        """Those that can do all of this, whether they are there or not."""
+        """Return those that can do all of this, whether they are there or not."""
         return [subject for subject in self.subjects if subject.abilities.issuperset(abilities)]
 
     def pair(self, subject: Subject) -> Pair | None:
-        """Its processes, started when they are first needed; None if they cannot be: the reason is noted."""
+        """Return its processes, started when they are first needed; None if they cannot be: the reason is noted."""
         if subject.name in self.absent:
             return None
         if subject.name not in self._pairs:
@@ -241,7 +241,7 @@ class Run:
 
     @contextlib.contextmanager
     def pairs(self, subjects: Iterable[Subject]) -> Iterator[list[Pair]]:
-        """The pairs of those that are there, for one question."""
+        """Yield the pairs of those that are there, for one question."""
         found = [pair for subject in subjects if (pair := self.pair(subject)) is not None]
         yield found
         for pair in found:
@@ -256,7 +256,7 @@ class Run:
         *,
         seconds: float | None = None,
         patience: float = _PATIENCE,
-        beside: Sequence[Turn] = (),
+        beside: Sequence[Trial] = (),
         module: str = "",
         **parameters: Any,
     ) -> list[Row]:
@@ -268,21 +268,21 @@ class Run:
         with self.pairs(subjects) as pairs:
             there = {pair.subject.name: pair for pair in pairs}
             turns = [
-                Turn(there[each.name], f"benchmark.{module or module_of(each)}:{load}", parameters, role=each.role)
+                Trial(there[each.name], f"benchmark.{module or module_of(each)}:{load}", parameters, role=each.role)
                 for each in subjects
                 if each.name in there
             ]
             return self.turns(line, [*beside, *turns], seconds, patience) + self.notes(line, subjects)
 
-    def floor(self, load: str, name: str, *, loop: Loop = "uvloop", **parameters: Any) -> list[Turn]:
-        """The turn of a floor, of ``floors``, or none if it cannot be measured."""
+    def floor(self, load: str, name: str, *, loop: Loop = "uvloop", **parameters: Any) -> list[Trial]:
+        """Return the turn of a floor, of ``floors``, or none if it cannot be measured."""
         pair = self.pair(FLOORS[loop])
-        return [Turn(pair, f"benchmark.floors:{load}", parameters, name)] if pair is not None else []
+        return [Trial(pair, f"benchmark.floors:{load}", parameters, name)] if pair is not None else []
 
     def turns(
-        self, line: Line, turns: Sequence[Turn], seconds: float | None = None, patience: float = _PATIENCE
+        self, line: Line, turns: Sequence[Trial], seconds: float | None = None, patience: float = _PATIENCE
     ) -> list[Row]:
-        """A row for each of these turns: A B C, A B C. One that fails has no further turn, and says why."""
+        """Return a row for each of these turns: A B C, A B C. One that fails has no further turn, and says why."""
         results: dict[str, list[Result]] = {turn.name: [] for turn in turns}
         failed: dict[str, str] = {}
         for turn in turns:

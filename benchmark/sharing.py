@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 #: What a lock protects; what a signal's sender has written, and what its receiver has made of it.
 COUNT, ASKED, ANSWERED = range(3)
 
 
 @contextlib.contextmanager
-def words(place: Place) -> Iterator[memoryview]:
+def words(place: Rendezvous) -> Iterator[memoryview]:
     """Integers in the memory of all processes of a subject, zeros at first."""
     file = os.open(place.socket("words"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -35,7 +35,7 @@ class Locked:
         self._acquire, self._release = lock.acquire, lock.release
 
     def add(self, a: int, b: int) -> int:
-        """Counts the calls of all processes: a call is lost if two of them are here at once."""
+        """Count the calls of all processes: a call is lost if two of them are here at once."""
         self._acquire()
         self.words[COUNT] += 1
         self._release()
@@ -49,7 +49,7 @@ class AwaitedLocked:
         self.lock, self.words = lock, words
 
     async def add(self, a: int, b: int) -> int:
-        """Counts as :meth:`Locked.add` does."""
+        """Count as :meth:`Locked.add` does."""
         async with self.lock:
             self.words[COUNT] += 1
         return a + b
@@ -62,7 +62,7 @@ class Trip:
         self._signal, self._wait, self.words = signal, wait, words
 
     def add(self, a: int, b: int) -> int:
-        """Writes the sum before it signals, and returns what the other one has read."""
+        """Write the sum before it signals, and returns what the other one has read."""
         self.words[ASKED] = a + b
         self._signal()
         self._wait()

@@ -8,14 +8,14 @@ from typing import Final
 
 from benchmark.questions import acquire, contention, shared_bytes, signals
 from benchmark.questions.crowds import LEAST
-from benchmark.verdict import Found, Target
+from benchmark.verdict import RowIndex, Target
 
 _PERMIT: Final = "shmrpc.sync.Semaphore"
 _SIGNALS: Final = "shmrpc.sync.Semaphore, signals"
 
 
 def targets() -> Iterator[Target]:
-    """Those for a free lock, signals, a lock that many want, and bytes."""
+    """Yield those for a free lock, signals, a lock that many want, and bytes."""
     for case, ours, most in (
         (acquire.THREADS, _PERMIT, 0.3),
         (acquire.LOOPS, "shmrpc.Semaphore, uvloop", 0.6),
@@ -29,22 +29,22 @@ def targets() -> Iterator[Target]:
     yield Target("bytes of shared memory, 1 KB to 1 MB", "≥ 90 % of memcpy", _bytes)
 
 
-def _pair(found: Found, case: str, ours: str, most: float) -> tuple[str, bool]:
+def _pair(found: RowIndex, case: str, ours: str, most: float) -> tuple[str, bool]:
     own, rival = found.value(acquire.NAME, case, ours), found.best_rival(acquire.NAME, case)
     return f"{own:.2f} µs, {rival / own:.1f} ×", own <= most and own < rival
 
 
-def _busy(found: Found) -> tuple[str, bool]:
+def _busy(found: RowIndex) -> tuple[str, bool]:
     own = found.value(signals.NAME, signals.BUSY, _SIGNALS)
     return f"{own:.2f} µs", own <= 2
 
 
-def _asleep(found: Found) -> tuple[str, bool]:
+def _asleep(found: RowIndex) -> tuple[str, bool]:
     own, rival = found.value(signals.NAME, signals.ASLEEP, _SIGNALS), found.best_rival(signals.NAME, signals.ASLEEP)
     return f"{own:.1f} µs against {rival:.1f}, {own / rival:.2f} ×", own <= 1.2 * rival
 
 
-def _contention(found: Found) -> tuple[str, bool]:
+def _contention(found: RowIndex) -> tuple[str, bool]:
     case, ours = found.case(contention.NAME), _PERMIT
     own, rival = found.value(contention.NAME, case, ours), found.best_rival(contention.NAME, case)
     least = found.extra(contention.NAME, case, ours, LEAST)
@@ -52,7 +52,7 @@ def _contention(found: Found) -> tuple[str, bool]:
     return text, own >= 2 * rival and least >= 0.3
 
 
-def _bytes(found: Found) -> tuple[str, bool]:
+def _bytes(found: RowIndex) -> tuple[str, bool]:
     cases = [f"{way}, {size}" for way in shared_bytes.WAYS for size in shared_bytes.SIZES]
 
     def share(case: str) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 _NAME: Final = "messages"
 #: As many bytes as InterProcessPyObjects has.
@@ -24,7 +24,7 @@ def _open() -> shmrpc.sync.Store:
     return shmrpc.sync.store(_NAME, _ROOM)
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The receiver: told how many come, it answers with the sum of their last bytes."""
     with _open() as store, shmrpc.sync.queue("orders") as orders, shmrpc.sync.queue("answers") as answers:
         ready()
@@ -51,7 +51,7 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """The sender."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield the sender."""
     with _open() as store, shmrpc.sync.queue("orders") as orders, shmrpc.sync.queue("answers") as answers:
         yield _Client(store, orders, answers)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import Part
-from benchmark.store_work import FIELDS, KEYS, Field, Keeper, Kept, Player, all_of, keys, nine, one, ten
+from benchmark.store_work import FIELDS, KEYS, Field, Kept, Player, ValueStore, all_of, keys, nine, one, ten
 from benchmark.subjects import Loop
 
 _NAME: Final = "players"
@@ -32,11 +32,11 @@ class _Shaped:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place, shape: str) -> None:
+    def __init__(self, place: Rendezvous, shape: str) -> None:
         self.place, self._shape = place, shape
 
     def make(self, game: shmrpc.sync.Store) -> None:
-        """Makes the player, and the dict of keys."""
+        """Make the player, and the dict of keys."""
         game.update({_KEY: _SHAPES[self._shape][0](), "keys": dict.fromkeys(KEYS, 1)})
         if self._shape == "struct":
             game.struct(Field)
@@ -68,9 +68,9 @@ class _Shaped:
             )
 
 
-def _connect(shape: str) -> Callable[[Place], contextlib.AbstractContextManager[Keeper]]:
+def _connect(shape: str) -> Callable[[Rendezvous], contextlib.AbstractContextManager[ValueStore]]:
     @contextlib.contextmanager
-    def connect(place: Place) -> Iterator[Keeper]:
+    def connect(place: Rendezvous) -> Iterator[ValueStore]:
         made = _Shaped(place, shape)
         with shmrpc.sync.store(_NAME) as game:
             made.make(game)

@@ -15,7 +15,7 @@ from benchmark.questions import (
     store_transaction,
 )
 from benchmark.subjects import INBOX, STORES
-from benchmark.verdict import Found, Target
+from benchmark.verdict import RowIndex, Target
 
 _STRUCT, _DATACLASS, _DICT, _ = (subject.name for subject in STORES)
 _FIELDS: Final = (_STRUCT, _DATACLASS)
@@ -25,7 +25,7 @@ _LIKE: Final = {_STRUCT: f"{_RIVAL} list", _DATACLASS: f"{_RIVAL} dataclass"}
 
 
 def targets() -> Iterator[Target]:
-    """Those for each question of stores."""
+    """Yield those for each question of stores."""
     for ours in _FIELDS:
         yield Target(
             f"increments of fields by one writer, {ours}",
@@ -51,41 +51,41 @@ def targets() -> Iterator[Target]:
     yield Target("messages of 400,000 B through an inbox", f"≥ 2 × {_RIVAL}", _messages)
 
 
-def _increments(found: Found, ours: str) -> tuple[str, bool]:
+def _increments(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, rival = (found.value(store_players.NAME, store_players.case(1), name) for name in (ours, _LIKE[ours]))
     return f"{own:,.0f}/s, {own / rival:.1f} ×", own >= 2e6 and own >= 5 * rival
 
 
-def _added(found: Found, ours: str, writers: int) -> tuple[str, bool]:
+def _added(found: RowIndex, ours: str, writers: int) -> tuple[str, bool]:
     own = found.value(store_field.NAME, store_field.added(writers), ours)
     return f"{own:,.0f}/s", own >= 2e6
 
 
-def _read(found: Found, ours: str) -> tuple[str, bool]:
+def _read(found: RowIndex, ours: str) -> tuple[str, bool]:
     own = found.value(store_field.NAME, store_field.ALONE, ours)
     return f"{own:,.0f}/s", own >= 5e6
 
 
-def _beside(found: Found, ours: str) -> tuple[str, bool]:
+def _beside(found: RowIndex, ours: str) -> tuple[str, bool]:
     alone, beside = (found.value(store_field.NAME, case, ours) for case in (store_field.ALONE, store_field.BESIDE))
     return f"{beside:,.0f}/s, {beside / alone:.2f} ×", beside >= 0.8 * alone
 
 
-def _transaction(found: Found, ours: str) -> tuple[str, bool]:
+def _transaction(found: RowIndex, ours: str) -> tuple[str, bool]:
     own = found.value(store_transaction.NAME, "", ours)
     return f"{own:.1f} µs", own <= 2
 
 
-def _dict(found: Found, case: str, least: float) -> tuple[str, bool]:
+def _dict(found: RowIndex, case: str, least: float) -> tuple[str, bool]:
     own, rival = (found.value(store_dict.NAME, case, name) for name in (_DICT, "UltraDict"))
     return f"{own:,.0f}/s, {own / rival:.1f} ×", own >= least and own >= 4 * rival
 
 
-def _memory(found: Found, kind: str) -> tuple[str, bool]:
+def _memory(found: RowIndex, kind: str) -> tuple[str, bool]:
     own, python = (found.value(store_memory.NAME, kind, name) for name in ("shmrpc store", store_memory.PLAIN))
     return f"{own:.1f} MB against {python:.1f}, {own / python:.2f} ×", own <= 1.5 * python
 
 
-def _messages(found: Found) -> tuple[str, bool]:
+def _messages(found: RowIndex) -> tuple[str, bool]:
     own, rival = (found.value(store_messages.NAME, "", name) for name in (INBOX.name, _RIVAL))
     return f"{own:.2f} GB/s, {own / rival:.2f} ×", own >= 2 * rival

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from benchmark.processes import Caller, Place
+from benchmark.processes import Caller, Rendezvous
 from benchmark.queue_crew import Crew, Duty
 from benchmark.queue_work import Part, Way
 from benchmark.results import Result
@@ -91,10 +91,10 @@ class Kept:
     sum: Callable[[], int] = _missing
 
 
-class Keeper(Protocol):
+class ValueStore(Protocol):
     """The client of a subject: it is there before the processes that use the values, which it forks."""
 
-    place: Place
+    place: Rendezvous
     #: None of them has a loop.
     loop: Loop
 
@@ -103,7 +103,7 @@ class Keeper(Protocol):
 
 
 def repeated(*statements: str, **names: Any) -> Repeated:
-    """Makes a function that executes statements so many times, in which these names are local variables."""
+    """Make a function that executes statements so many times, in which these names are local variables."""
     body = "".join(f"        {statement}\n" for statement in statements)
     source = f"def run(times, {''.join(f'{name}={name}, ' for name in names)}):\n    for _ in range(times):\n{body}"
     space = dict(names)
@@ -113,34 +113,34 @@ def repeated(*statements: str, **names: Any) -> Repeated:
 
 
 def nine(statement: str, **names: Any) -> Repeated:
-    """The same of a statement for each field, in which ``{name}`` and ``{number}`` are those of the field."""
+    """Return the same of a statement for each field, in which ``{name}`` and ``{number}`` are those of the field."""
     return repeated(*of_fields(statement), **names)
 
 
 def one(statement: str, **names: Any) -> Repeated:
-    """The same for the first field."""
+    """Return the same for the first field."""
     return repeated(*of_fields(statement, (0,)), **names)
 
 
 def ten(statement: str, around: str, **names: Any) -> Repeated:
-    """The same for all fields and the first one again, within a block."""
+    """Return the same for all fields and the first one again, within a block."""
     statements = of_fields(statement, (*range(len(FIELDS)), 0))
     return repeated(around, *(f"    {each}" for each in statements), **names)
 
 
 def keys(statement: str, **names: Any) -> Repeated:
-    """The same for each of the keys, which is ``key`` in it."""
+    """Return the same for each of the keys, which is ``key`` in it."""
     return repeated("for key in KEYS:", f"    {statement}", KEYS=KEYS, **names)
 
 
 def all_of(field: str, **names: Any) -> Callable[[], list[int]]:
-    """Makes a function that returns what all fields are."""
+    """Make a function that returns what all fields are."""
     source = compile(f"[{', '.join(of_fields(field))}]", field, "eval")
     return lambda: eval(source, names)
 
 
 def of_fields(statement: str, numbers: Sequence[int] = range(len(FIELDS))) -> list[str]:
-    """The statement for each of these fields."""
+    """Return the statement for each of these fields."""
     return [statement.format(name=FIELDS[number], number=number) for number in numbers]
 
 
@@ -214,7 +214,7 @@ def increments(caller: Caller, *, seconds: float, writers: int) -> Result:
 
 
 def additions(caller: Caller, *, seconds: float, writers: int) -> Result:
-    """One field."""
+    """Return one field."""
     return _change(caller, seconds, writers, "add", lambda times: [times] + [0] * (len(FIELDS) - 1))
 
 
@@ -228,7 +228,7 @@ def transactions(caller: Caller, *, seconds: float) -> Result:
 
 
 def reads(caller: Caller, *, seconds: float, contended: bool) -> Result:
-    """Reads of a field, alone or beside a process that does nothing but increment it."""
+    """Read of a field, alone or beside a process that does nothing but increment it."""
     with Crew() as crew:
         make = functools.partial(crew.add, cast(Way, caller.client), seconds=seconds)
         writing = make(_parts(1), _work, what="add") if contended else []
@@ -246,7 +246,7 @@ def reads(caller: Caller, *, seconds: float, contended: bool) -> Result:
 
 
 def entries(caller: Caller, *, seconds: float, what: str) -> Result:
-    """The values of a dict: one is got, set or incremented after the other, by one process."""
+    """Return the values of a dict: one is got, set or incremented after the other, by one process."""
     with Crew() as crew:
         workers = crew.add(cast(Way, caller.client), _parts(1), _work_on_keys, what=what, seconds=seconds)
         crew.begin()

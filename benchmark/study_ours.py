@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import End, Part, Way
 from benchmark.study_work import Batch, native, reading
 from benchmark.subjects import Loop
@@ -25,7 +25,7 @@ class _Topic:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place, *, raw: bool) -> None:
+    def __init__(self, place: Rendezvous, *, raw: bool) -> None:
         self.place, self._raw = place, raw
 
     @contextlib.contextmanager
@@ -84,13 +84,13 @@ def _sending_arrays(t: shmrpc.sync.Topic) -> Callable[[Batch], None]:
 
 
 @contextlib.contextmanager
-def connect_raw(place: Place) -> Iterator[Way]:
+def connect_raw(place: Rendezvous) -> Iterator[Way]:
     """Of raw bytes."""
     yield _Topic(place, raw=True)
 
 
 @contextlib.contextmanager
-def connect_arrays(place: Place) -> Iterator[Way]:
+def connect_arrays(place: Rendezvous) -> Iterator[Way]:
     """Of arrays."""
     import numpy  # noqa: F401 - imported here once, and not by each process that is forked
 

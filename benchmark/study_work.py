@@ -42,7 +42,7 @@ class Native(NamedTuple):
 
 
 def native() -> Native:
-    """Builds and loads them."""
+    """Build and loads them."""
     loaded, place, size, number = library("study.c"), ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int
     position = ctypes.POINTER(ctypes.c_uint64)
     arguments: dict[str, tuple[Any, ...]] = {
@@ -79,7 +79,7 @@ class Batch:
 
     @classmethod
     def end(cls) -> Batch:
-        """One object, which is the end."""
+        """Return one object, which is the end."""
         made = cls(OBJECT)
         made.bytes[:] = b"\xff" * OBJECT
         return made

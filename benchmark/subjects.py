@@ -29,7 +29,7 @@ _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 #: ``topic``: the same for one writer, of which each reader gets all, in batches and one at a time;
 #: ``topic, arrays``: the same for arrays, in whatever way it has them;
 #: ``study``: the same for batches of a published experiment: see :mod:`benchmark.study_work`;
-#: ``store``: a :class:`benchmark.store_work.Keeper`, of fields that one process or many increment;
+#: ``store``: a :class:`benchmark.store_work.ValueStore`, of fields that one process or many increment;
 #: ``store, read``: the same also for a field that one reads;
 #: ``store, read beside``: the same also while another one increments it;
 #: ``store, dict``: the same also for the values of a dict;
@@ -112,7 +112,7 @@ def _ours(name: str, connect: str, loop: Loop, *abilities: Ability) -> Subject:
 
 
 def _alone(name: str, connect: str, loop: Loop, role: Role = "context") -> Subject:
-    """One that has no server process."""
+    """Return one that has no server process."""
     return Subject(name, f"benchmark.{connect}", None, loop, loop, frozenset(("call",)), role)
 
 

@@ -19,7 +19,7 @@ COPIED_AT_ONCE: Final = 100_000
 
 
 def one_after_another(caller: Caller, *, seconds: float) -> Result:
-    """The small call, again as soon as it is answered."""
+    """Return the small call, again as soon as it is answered."""
     times: list[int] = []
     add, i = caller.client.add, 0
     start = before = _now()
@@ -35,7 +35,7 @@ def one_after_another(caller: Caller, *, seconds: float) -> Result:
 
 
 def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
-    """A payload there and back, again as soon as it is there, three times at least."""
+    """Return a payload there and back, again as soon as it is there, three times at least."""
     value, call = payload(kind, size), caller.client.echo
     times: list[int] = []
     back = call(value)
@@ -52,7 +52,7 @@ def echo(caller: Caller, *, seconds: float, kind: str, size: int) -> Result:
 
 
 def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
-    """The small call after each ``interval`` seconds of sleep, with cold caches."""
+    """Return the small call after each ``interval`` seconds of sleep, with cold caches."""
     times: list[int] = []
     add = caller.client.add
     start = _now()
@@ -79,7 +79,7 @@ def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
 
 
 def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
-    """A lock that nobody else wants."""
+    """Return a lock that nobody else wants."""
     acquire, release = caller.client.lock.acquire, caller.client.lock.release
 
     def batch() -> None:
@@ -91,7 +91,7 @@ def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
 
 
 def copies(caller: Caller, *, seconds: float, size: int, write: bool, read: bool, shared: bool) -> Result:
-    """All bytes of a memory: written from private memory, read into it, or both; ``shared``, or private as well."""
+    """Write all bytes of a memory from private memory, read them into it, or both; ``shared``: the memory is shared."""
     source, target = memoryview(bytearray(b"\1" * size)), memoryview(bytearray(size))
     memory = caller.client(size) if shared else memoryview(bytearray(size))
     memory[:] = bytes(size) if write else source
@@ -122,7 +122,7 @@ def bulk(caller: Caller, *, seconds: float, size: int, messages: int, **how: Any
 
 
 def for_a_while(caller: Caller, *, seconds: float, start_at: float) -> Result:
-    """The small calls that are answered in a time that begins for all clients at once, by CLOCK_MONOTONIC."""
+    """Return the small calls that are answered in a time that begins for all clients at once, by CLOCK_MONOTONIC."""
     time.sleep(max(0.0, start_at - time.monotonic()))
     add, calls, end = caller.client.add, 0, start_at + seconds
     before = time.process_time()
@@ -147,7 +147,7 @@ def first_answer_connecting(caller: Caller, *, patience: float) -> Result:
 
 
 def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
-    """Connects, calls once and disconnects, again and again; the times are those until the answer."""
+    """Connect, calls once and disconnects, again and again; the times are those until the answer."""
     times: list[int] = []
     start = _now()
     while not times or _now() < start + seconds * 1e9:
@@ -172,6 +172,6 @@ def hold(caller: Caller, *, connections: int) -> Result:
 
 
 def let_go(_caller: Caller) -> Result:
-    """Ends what :func:`hold` has connected."""
+    """End what :func:`hold` has connected."""
     _held.close()
     return Result(0, 0.0)

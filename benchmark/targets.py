@@ -33,7 +33,7 @@ from benchmark.questions import (
 from benchmark.questions.crowds import LEAST
 from benchmark.questions.payload import FLOOR as CODEC
 from benchmark.rows import Row
-from benchmark.verdict import Found, Target, Verdict
+from benchmark.verdict import RowIndex, Target, Verdict
 
 #: The hand-written socket that these targets were set against.
 _SOCKET: Final = "socket, msgpack, uvloop"
@@ -42,8 +42,8 @@ _SYNC: Final = "shmrpc, sync"
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """The verdict on each target whose questions were asked."""
-    found = Found(rows)
+    """Return the verdict on each target whose questions were asked."""
+    found = RowIndex(rows)
     others = (
         hosts_targets,
         large_targets,
@@ -78,45 +78,45 @@ def _targets() -> Iterator[Target]:
     yield Target("map() of the small call", "≥ 1,000,000/s", _mapped)
 
 
-def _small(found: Found, ours: str) -> tuple[str, bool]:
+def _small(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(small.NAME, "", name) for name in (ours, _SOCKET))
     floor = found.value(small.NAME, "", small.FLOOR)
     return f"{own:.2f} µs, {peer / own:.0f} times (floor {floor:.2f} µs)", peer >= 30 * own and own <= 2
 
 
-def _sparse(found: Found, ours: str) -> tuple[str, bool]:
+def _sparse(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(sparse.NAME, sparse.CASE, name) for name in (ours, _SOCKET))
     return f"{own:.1f} µs against {peer:.1f}, {own / peer:.2f} ×", own <= 1.2 * peer
 
 
-def _in_flight(found: Found, ours: str) -> tuple[str, bool]:
+def _in_flight(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(in_flight.NAME, "64", name) for name in (ours, _SOCKET))
     return f"{own:,.0f}/s, {own / peer:.1f} ×", own >= 2 * peer
 
 
-def _many(found: Found, ours: str) -> tuple[str, bool]:
+def _many(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, peer = (found.value(many_clients.NAME, "8", name) for name in (ours, _SOCKET))
     least = found.extra(many_clients.NAME, "8", ours, LEAST)
     text = f"{own:,.0f}/s, {own / peer if peer else math.inf:.1f} ×; the least served has {least:.0%} of a fair share"
     return text, own >= 1.5 * peer and least > 0.1
 
 
-def _thread(found: Found, loop: str) -> tuple[str, bool]:
+def _thread(found: RowIndex, loop: str) -> tuple[str, bool]:
     thread, process = (found.value(threads.NAME, "small", f"shmrpc, {form}{loop}") for form in ("two threads, ", ""))
     return f"{thread:.2f} µs, {thread / process:.2f} ×", thread <= 3 * process
 
 
-def _sync(found: Found) -> tuple[str, bool]:
+def _sync(found: RowIndex) -> tuple[str, bool]:
     own, other = (found.value(small.NAME, "", name) for name in (_SYNC, _OURS[0]))
     return f"{own:.2f} µs against {other:.2f}", own <= other * 1.02
 
 
-def _record(found: Found, ours: str) -> tuple[str, bool]:
+def _record(found: RowIndex, ours: str) -> tuple[str, bool]:
     own, codec = (found.value(record.NAME, "", name) for name in (ours, CODEC))
     return f"{own:.0f} µs, the codec's {codec:.0f}: {codec / own:.0%}", codec >= 0.85 * own
 
 
-def _idle(found: Found, side: str) -> tuple[str, bool]:
+def _idle(found: RowIndex, side: str) -> tuple[str, bool]:
     case = found.case(idle.NAME)
     cpu, wakes, seconds = (
         found.extra(idle.NAME, case, _OURS[0], name) for name in (f"{side} CPU ms", f"{side} wake-ups", "seconds")
@@ -124,37 +124,37 @@ def _idle(found: Found, side: str) -> tuple[str, bool]:
     return f"{cpu:.2f} ms, {wakes:.0f} wake-ups in {seconds:.0f} s", cpu < 10 and wakes < 5
 
 
-def _beside(found: Found) -> tuple[str, bool]:
+def _beside(found: RowIndex) -> tuple[str, bool]:
     case = found.case(beside_idle.NAME)
     alone, beside = (found.value(beside_idle.NAME, case, name) for name in (beside_idle.ALONE, beside_idle.BESIDE))
     return f"{beside:,.0f}/s against {alone:,.0f} alone: {1 - beside / alone:+.1%} lost", beside >= 0.9 * alone
 
 
-def _ticker(found: Found, ours: str) -> tuple[str, bool]:
+def _ticker(found: RowIndex, ours: str) -> tuple[str, bool]:
     late = found.value(ticker.NAME, "", ours)
     return f"{late / 1e3:.2f} ms", late < 2000
 
 
-def _memory(found: Found) -> tuple[str, bool]:
+def _memory(found: RowIndex) -> tuple[str, bool]:
     shared, *private = (
         found.extra(memory.NAME, "", _OURS[0], name) for name in (memory.SHARED, memory.SERVER, memory.CLIENT)
     )
     return f"{shared:.0f} KiB shared + {sum(private):.0f} KiB private", shared + sum(private) < 256
 
 
-def _stream(found: Found, ours: str) -> tuple[str, bool]:
+def _stream(found: RowIndex, ours: str) -> tuple[str, bool]:
     # A write on asyncio's transport is a send; uvloop's gathers those of one turn of the loop.
     own, peer, gathering = (found.value(streams.NAME, "", name) for name in (ours, "socket, msgpack, asyncio", _SOCKET))
     text = f"{own:,.0f}/s, {own / peer:.1f} × ({own / gathering:.1f} × uvloop's socket)"
     return text, own >= 5 * peer
 
 
-def _deadline(found: Found, form: str) -> tuple[str, bool]:
+def _deadline(found: RowIndex, form: str) -> tuple[str, bool]:
     under, plain = (found.value(options.NAME, options.ONE, name) for name in (form, options.PLAIN))
     return f"{under - plain:+.2f} µs", under - plain <= 0.3
 
 
-def _mapped(found: Found) -> tuple[str, bool]:
+def _mapped(found: RowIndex) -> tuple[str, bool]:
     mapped = found.value(options.NAME, options.MANY, options.MAPPED)
     return f"{mapped:,.0f}/s", mapped >= 1_000_000
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import shmrpc
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import ELEMENTS, OVER, TO_ALL, Arrays, End, Part, Way, missing_side
 from benchmark.subjects import Loop
 
@@ -26,7 +26,7 @@ class _Blocking:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -55,7 +55,7 @@ class _Blocking:
 class _InLoop:
     """Topics in event loops."""
 
-    def __init__(self, place: Place, loop: Loop) -> None:
+    def __init__(self, place: Rendezvous, loop: Loop) -> None:
         self.place, self.loop = place, loop
 
     @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ class _InLoop:
 
 
 def _end(t: shmrpc.Topic) -> None:
-    """Publishes the end, once the slowest reader, which is another process, has room for it."""
+    """Publish the end, once the slowest reader, which is another process, has room for it."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -91,7 +91,7 @@ def _end(t: shmrpc.Topic) -> None:
 
 
 def _built(t: shmrpc.sync.Topic) -> Arrays:
-    """Each array is made where its readers will look at it."""
+    """Return each array is made where its readers will look at it."""
 
     def put(number: int) -> None:
         with t.reserve(ELEMENTS, "u8") as array:
@@ -106,18 +106,18 @@ def _sum(get: Any) -> int:
 
 
 @contextlib.contextmanager
-def connect_threads(place: Place) -> Iterator[Way]:
+def connect_threads(place: Rendezvous) -> Iterator[Way]:
     """For threads."""
     yield _Blocking(place)
 
 
 @contextlib.contextmanager
-def connect_uvloop(place: Place) -> Iterator[Way]:
+def connect_uvloop(place: Rendezvous) -> Iterator[Way]:
     """For uvloop."""
     yield _InLoop(place, "uvloop")
 
 
 @contextlib.contextmanager
-def connect_asyncio(place: Place) -> Iterator[Way]:
+def connect_asyncio(place: Rendezvous) -> Iterator[Way]:
     """For asyncio's own loop."""
     yield _InLoop(place, "asyncio")

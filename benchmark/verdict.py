@@ -28,14 +28,14 @@ class NotMeasured(Exception):
     """There is a row, but it has no figures; says why."""
 
 
-class Found:
+class RowIndex:
     """The rows by question, case and subject."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {(row.line.question, row.line.case, row.subject): row for row in rows}
 
     def row(self, question: str, case: str, subject: str) -> Row:
-        """A row that has figures."""
+        """Return a row that has figures."""
         row = self._rows.get((question, case, subject))
         if row is None:
             raise NotAsked(question, case, subject)
@@ -44,13 +44,13 @@ class Found:
         return row
 
     def value(self, question: str, case: str, subject: str) -> float:
-        """The figure that leads its line."""
+        """Return the figure that leads its line."""
         value = self.row(question, case, subject).value
         assert value is not None
         return value
 
     def best_rival(self, question: str, case: str) -> float:
-        """The figure of the best rival in a line. Raises as :meth:`row` does if no rival has one."""
+        """Return the figure of the best rival in a line. Raises as :meth:`row` does if no rival has one."""
         rivals = [row for key, row in self._rows.items() if key[:2] == (question, case) and row.role == "rival"]
         if not rivals:
             raise NotAsked(question, case)
@@ -62,11 +62,11 @@ class Found:
         return best.value
 
     def extra(self, question: str, case: str, subject: str, name: str) -> float:
-        """A figure that stands among the extras."""
+        """Return a figure that stands among the extras."""
         return self.row(question, case, subject).extra[name]
 
     def case(self, question: str) -> str:
-        """The case of a question that has only one, whose name tells how much was done."""
+        """Return the case of a question that has only one, whose name tells how much was done."""
         for asked, case, _ in self._rows:
             if asked == question:
                 return case
@@ -79,10 +79,10 @@ class Target:
 
     what: str
     target: str
-    judge: Callable[[Found], tuple[str, bool]]
+    judge: Callable[[RowIndex], tuple[str, bool]]
 
-    def verdict(self, found: Found) -> Verdict | None:
-        """The verdict; None if it was not asked."""
+    def verdict(self, found: RowIndex) -> Verdict | None:
+        """Return the verdict; None if it was not asked."""
         try:
             measured, met = self.judge(found)
         except NotAsked:

@@ -7,29 +7,29 @@ from typing import Any
 
 
 def add(a: int, b: int) -> int:
-    """The small call."""
+    """Return the small call."""
     return a + b
 
 
 def echo(value: Any) -> Any:
-    """The large call: what comes in goes out."""
+    """Return the large call: what comes in goes out."""
     return value
 
 
 async def count(n: int) -> AsyncIterator[int]:
-    """The stream: each item is sent as it is made."""
+    """Yield the stream: each item is sent as it is made."""
     for i in range(n):
         yield i
 
 
-class Taken:
+class MessageTally:
     """Messages without answers: how many came, and the sum of their last bytes."""
 
     def __init__(self) -> None:
         self._counts = [0, 0]
 
     def take(self, message: bytes | memoryview) -> None:
-        """Looks at the length and the last byte of a message."""
+        """Look at the length and the last byte of a message."""
         self._counts[0] += 1
         self._counts[1] += message[len(message) - 1]
 
@@ -40,7 +40,7 @@ class Taken:
 
 
 def nested() -> dict[str, Any]:
-    """A nested record of about 31 KB as JSON, as an order book or a page of search results would be."""
+    """Return a nested record of about 31 KB as JSON, as an order book or a page of search results would be."""
     return {
         "id": "5f2b7c1e-request",
         "total": 107,

@@ -12,7 +12,7 @@ from typing import Final
 from benchmark.questions.chosen import our_uvloop
 from benchmark.questions.small import FLOOR
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 
 NAME: Final = "anatomy"
 TITLE: Final = "What a small call is made of"
@@ -28,7 +28,7 @@ def ask(run: Run) -> list[Row]:
     """Ask ours alone, on uvloop."""
     with run.pairs(our_uvloop(run)) as pairs:
         parts = [
-            Turn(pair, f"benchmark.{load}", {}, name, "context") for pair in pairs for name, load in _PARTS.items()
+            Trial(pair, f"benchmark.{load}", {}, name, "context") for pair in pairs for name, load in _PARTS.items()
         ]
         floors = [
             *run.floor("codec", "codec, both sides", codec="msgspec", kind="small"),

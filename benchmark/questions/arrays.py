@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import LARGE
 
 NAME: Final = "arrays"
@@ -22,7 +22,7 @@ def ask(run: Run) -> list[Row]:
     line = Line(NAME)
     with run.pairs([LARGE]) as pairs:
         turns = [
-            Turn(pair, "benchmark.large_loads:array_trip", {"size": size}, name)
+            Trial(pair, "benchmark.large_loads:array_trip", {"size": size}, name)
             for pair in pairs
             for name, size in _SIZES.items()
         ]

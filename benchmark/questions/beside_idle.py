@@ -9,7 +9,7 @@ from benchmark.processes import Failed
 from benchmark.questions.chosen import our_uvloop
 from benchmark.questions.connections import hold
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 
 NAME: Final = "beside-idle"
 TITLE: Final = "A busy connection beside idle ones"
@@ -28,7 +28,7 @@ def ask(run: Run) -> list[Row]:
                 for pair in pairs[1:]:
                     hold(pair, run.form.connections)
                 turns = [
-                    Turn(pair, "benchmark.loads:one_after_another", {}, name)
+                    Trial(pair, "benchmark.loads:one_after_another", {}, name)
                     for pair, name in zip(pairs, (ALONE, BESIDE), strict=False)
                 ]
                 rows += run.turns(line, turns)

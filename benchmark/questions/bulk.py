@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmark.processes import Failed
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import Subject
 
 NAME: Final = "bulk"
@@ -38,7 +38,7 @@ def ask(run: Run) -> list[Row]:
     rows = run.line(line(COPIED), able, "bulk", patience=_PATIENCE, beside=floors, **messages)
     others = run.able("in place")
     with run.pairs(ours) as pairs:
-        look = [Turn(pair, "benchmark.loads:bulk", {**messages, "endpoint": "look"}) for pair in pairs]
+        look = [Trial(pair, "benchmark.loads:bulk", {**messages, "endpoint": "look"}) for pair in pairs]
         rows += run.line(line(IN_PLACE), others, "bulk", patience=_PATIENCE, beside=[*floors, *look], **messages)
     for row in rows:
         if row.role == "floor":
@@ -46,7 +46,7 @@ def ask(run: Run) -> list[Row]:
     return rows
 
 
-def _floors(run: Run, ours: list[Subject], messages: dict[str, Any]) -> list[Turn]:
+def _floors(run: Run, ours: list[Subject], messages: dict[str, Any]) -> list[Trial]:
     floors = run.floor("copies", "memcpy, one place", size=_SIZE)
     pair = run.pair(ours[0]) if ours else None
     if pair is None:

@@ -20,7 +20,7 @@ def our_uvloop(run: Run) -> list[Subject]:
 
 
 def of_payloads(subjects: Iterable[Subject]) -> list[Subject]:
-    """The same subjects, for large values, which a thread hands over by reference: that is not compared.
+    """Return the same subjects, for large values, which a thread hands over by reference: that is not compared.
 
     Nothing is encoded or copied there, and the receiver can damage the caller's value.
     """

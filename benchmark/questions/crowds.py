@@ -56,7 +56,7 @@ class Crowd:
 def crowds(
     run: Run, line: Line, subjects: Sequence[Subject], make: Callable[[Pair, Child], Crowd] = Crowd
 ) -> Iterator[tuple[list[Crowd], list[Row]]]:
-    """The crowds of those that are there, and rows of ``line`` for those that do not start."""
+    """Yield the crowds of those that are there, and rows of ``line`` for those that do not start."""
     found: list[Crowd] = []
     rows: list[Row] = []
     with run.pairs(subjects) as pairs, contextlib.ExitStack() as stack:

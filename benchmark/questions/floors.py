@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import FLOORS
 
 NAME: Final = "floors"
@@ -24,7 +24,7 @@ _COPIES: Final = {"1 KB": 1_000, "100 KB": 100_000, "1 MB": 1_000_000, "64 MB": 
 
 def ask(run: Run) -> list[Row]:
     """Measure what needs no peer."""
-    lines: dict[str, list[Turn]] = {
+    lines: dict[str, list[Trial]] = {
         "ping-pong of a word": run.floor("ping_pong", "two threads"),
         "a turn of the loop": [turn for loop in FLOORS for turn in run.floor("turn", loop, loop=loop)],
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import LARGE, LARGE_SPINNING
 
 NAME: Final = "frame"
@@ -24,13 +24,13 @@ def ask(run: Run) -> list[Row]:
     """Ask ours, with NumPy."""
     line, subjects = Line(NAME), {LARGE: CALLED, LARGE_SPINNING: SPINNING}
     with run.pairs(subjects) as pairs:
-        turns = [Turn(pair, "benchmark.large_loads:frame_mean", {}, subjects[pair.subject]) for pair in pairs]
+        turns = [Trial(pair, "benchmark.large_loads:frame_mean", {}, subjects[pair.subject]) for pair in pairs]
         rows = run.turns(line, turns)
         return [*map(_alone, rows[:1]), *rows, *run.notes(line, subjects)]
 
 
 def _alone(called: Row) -> Row:
-    """The row of the mean by itself, which the calls of another have found beside their own times."""
+    """Return the row of the mean by itself, which the calls of another have found beside their own times."""
     alone = called.extra.get("alone")
     rounds = [alone] if alone is not None else []
     return Row(called.line, ALONE, "floor", rounds, p50=alone, note=called.note)

@@ -51,7 +51,7 @@ def _row(line: Line, pair: Pair, connections: int) -> Row:
 
 
 def _used(pair: Pair) -> dict[str, int]:
-    """The bytes in use, by kind of memory."""
+    """Return the bytes in use, by kind of memory."""
     made = {SHARED: _shared()}
     for side, child in pair.sides().items():
         made[f"{side} KiB"] = sum(map(anonymous_of, (child.pid, *descendants(child.pid))))

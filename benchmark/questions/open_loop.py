@@ -31,7 +31,7 @@ def ask(run: Run) -> list[Row]:
 
 
 def _judged(row: Row, rate: int) -> Row:
-    """The row, without figures if they mean nothing."""
+    """Return the row, without figures if they mean nothing."""
     kept_up = row.extra.pop("kept up", 1.0)
     if kept_up >= _KEPT_UP:
         return row

@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmark.questions.chosen import our_uvloop
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 
 NAME: Final = "options"
 TITLE: Final = "Options of a call"
@@ -28,6 +28,6 @@ def ask(run: Run) -> list[Row]:
     rows = []
     with run.pairs(our_uvloop(run)) as pairs:
         for line, forms in ((one, _ONE), (many, _MANY)):
-            turns = [Turn(pair, f"benchmark.{load}", {}, name) for pair in pairs for name, load in forms.items()]
+            turns = [Trial(pair, f"benchmark.{load}", {}, name) for pair in pairs for name, load in forms.items()]
             rows += run.turns(line, turns)
     return rows

@@ -19,7 +19,7 @@ _SHARE: Final = 0.4
 
 
 def trips(run: Run, question: str, kind: str, sizes: Iterable[int]) -> list[Row]:
-    """A line for each size."""
+    """Return a line for each size."""
     return [
         row for size in sizes for row in trip(run, Line(question, f"{size:,}"), kind, size, run.form.seconds * _SHARE)
     ]

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmark.fractal_loads import CPUS
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import POOLS
 
 NAME: Final = "pool-fractals"
@@ -22,5 +22,5 @@ def ask(run: Run) -> list[Row]:
     subjects = [each for each in POOLS if "fractals" in each.abilities]
     with run.pairs(subjects) as pairs:
         given = {"tiles": max(4, int(200 * run.form.seconds))}
-        turns = [Turn(pair, "benchmark.fractal_loads:paint", given) for pair in pairs]
+        turns = [Trial(pair, "benchmark.fractal_loads:paint", given) for pair in pairs]
         return run.turns(line, turns) + run.notes(line, subjects)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from benchmark.pool_loads import IDEAL
 from benchmark.questions.pool_run import WORKERS
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import POOLS
 
 NAME: Final = "pool-mixed"
@@ -28,6 +28,6 @@ def ask(run: Run) -> list[Row]:
     given: dict[str, Any] = {"workers": WORKERS, "total": _SECONDS * run.form.seconds}
     subjects = [*POOLS, *run.able("pool")]
     alone = (
-        [Turn(pair, "benchmark.pool_loads:alone", given, FLOOR, role="floor")] if (pair := run.pair(POOLS[2])) else []
+        [Trial(pair, "benchmark.pool_loads:alone", given, FLOOR, role="floor")] if (pair := run.pair(POOLS[2])) else []
     )
     return run.line(Line(NAME, "", IDEAL, "×"), subjects, "mixed", module="pool_loads", beside=alone, **given)

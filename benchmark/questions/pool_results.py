@@ -29,5 +29,5 @@ def ask(run: Run) -> list[Row]:
 
 
 def case(task: str, size: int) -> str:
-    """Its line."""
+    """Return its line."""
     return f"{KINDS[task]} {size:,}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import OURS, POOLS
 
 NAME: Final = "pool-run"
@@ -20,6 +20,6 @@ def ask(run: Run) -> list[Row]:
     """Ask every pool."""
     beside = []
     if (pair := run.pair(OURS[0])) is not None:
-        beside = [Turn(pair, "benchmark.loads:one_after_another", {}, CALL, role="context")]
+        beside = [Trial(pair, "benchmark.loads:one_after_another", {}, CALL, role="context")]
     given: dict[str, Any] = {"workers": WORKERS}
     return run.line(Line(NAME), [*POOLS, *run.able("pool")], "run", module="pool_loads", beside=beside, **given)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from benchmark import published
 from benchmark.command_loads import ARRAYS, BYTES, SECONDS
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import MEMORY, NAMES, OURS, POOLS, Subject
 from shmrpc.pools.processes.cpus import usable_cpus
 
@@ -76,7 +76,7 @@ def ask(run: Run) -> list[Row]:
         with run.pairs(list({way.subject.name: way.subject for way in case.ways}.values())) as pairs:
             there = {pair.subject.name: pair for pair in pairs}
             turns = [
-                Turn(there[way.subject.name], way.load, dict(way.parameters), way.name)
+                Trial(there[way.subject.name], way.load, dict(way.parameters), way.name)
                 for way in case.ways
                 if way.subject.name in there
             ]
@@ -87,7 +87,7 @@ def ask(run: Run) -> list[Row]:
 
 
 def cases(run: Run) -> Iterator[Case]:
-    """All cases, table by table."""
+    """Yield all cases, table by table."""
     yield from _messages(run)
     yield from _bytes()
     yield from _commands(run)
@@ -138,7 +138,7 @@ def _commands(run: Run) -> Iterator[Case]:
 
 
 def _doing(run: Run, task: str, size: int, **how: Any) -> tuple[Way, ...]:
-    """A command by TCP, and by pools of one worker, in a loop and in threads."""
+    """Return a command by TCP, and by pools of one worker, in a loop and in threads."""
     by_tcp = [Way(each, _COMMAND, {"task": task, "size": size, **how}) for each in run.able("command")]
     given = {"task": task, "size": size, "workers": 1}
     return (*by_tcp, *(Way(each, "benchmark.pool_loads:run", given) for each in (POOLS[0], POOLS[-1])))

@@ -43,7 +43,7 @@ def asked(run: Run, name: str, batch: int, ability: Ability) -> list[Row]:
 
 
 def cases() -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """The name of each case, and of what it consists."""
+    """Yield the name of each case, and of what it consists."""
     for kind in KINDS:
         for shape in SHAPES:
             yield f"{kind}, {shape[0]} to {shape[1]}", kind, shape

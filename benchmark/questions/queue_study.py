@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import QUEUES
 
 NAME: Final = "queue-study"
@@ -36,7 +36,7 @@ def ask(run: Run) -> list[Row]:
                 for readers in range(1, MOST + 1):
                     given = {"writers": writers, "readers": readers, "size": size, "raw": True}
                     turns = [
-                        Turn(pair, "benchmark.queue_loads:rate", {**given, "batch": batch}, batches(batch))
+                        Trial(pair, "benchmark.queue_loads:rate", {**given, "batch": batch}, batches(batch))
                         for pair in pairs
                         for batch in BATCHES
                         if batch * size <= _LARGEST
@@ -44,7 +44,7 @@ def ask(run: Run) -> list[Row]:
                     rows += run.turns(_line(case(size, writers, readers)), turns, seconds)
         for batch in BATCHES[::2]:
             turns = [
-                Turn(
+                Trial(
                     pair,
                     "benchmark.queue_loads:rate_of_threads",
                     {"threads": _THREADS, "one_handle": name == ONE_HANDLE, "batch": batch, "size": 64},
@@ -58,7 +58,7 @@ def ask(run: Run) -> list[Row]:
 
 
 def case(size: int, writers: int, readers: int) -> str:
-    """The case of so many bytes and processes."""
+    """Return the case of so many bytes and processes."""
     return f"{size:,} B, {writers} to {readers}"
 
 

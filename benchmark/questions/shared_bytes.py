@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import MEMORY
 
 NAME: Final = "shared-bytes"
@@ -30,10 +30,10 @@ def ask(run: Run) -> list[Row]:
         for size, count in SIZES.items():
             for way, copied in WAYS.items():
                 line, load = Line(NAME, f"{way}, {size}"), "benchmark.sync_loads:copies"
-                turns: list[Turn] = []
+                turns: list[Trial] = []
                 for pair in pairs:
                     parameters = {"size": count, **copied}
-                    turns.append(Turn(pair, load, {**parameters, "shared": True}))
-                    turns.append(Turn(pair, load, {**parameters, "shared": False}, FLOOR, "floor"))
+                    turns.append(Trial(pair, load, {**parameters, "shared": True}))
+                    turns.append(Trial(pair, load, {**parameters, "shared": False}, FLOOR, "floor"))
                 rows += run.turns(line, turns) + run.notes(line, [MEMORY])
     return rows

@@ -19,7 +19,7 @@ from typing import Final
 
 import benchmark
 import shmrpc
-from benchmark.processes import Failed, NotStarted, Place, client, function, server
+from benchmark.processes import Failed, NotStarted, Rendezvous, client, function, server
 from benchmark.questions.chosen import SOCKETS
 from benchmark.results import Result
 from benchmark.rows import Line, Row, row
@@ -77,7 +77,7 @@ def _servers(run: Run) -> list[Row]:
 def _first_answer(subject: Subject) -> Result:
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="shmrpc-benchmark-"))
-        place = Place(directory, function(subject.shared)() if subject.shared else None)
+        place = Rendezvous(directory, function(subject.shared)() if subject.shared else None)
         calling = stack.enter_context(client(subject.connect, subject.loop, place))
         calling.order(f"benchmark.{module_of(subject)}:first_answer_connecting", patience=_PATIENCE)
         assert subject.serve is not None

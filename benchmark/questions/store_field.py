@@ -34,7 +34,7 @@ def ask(run: Run) -> list[Row]:
 
 
 def added(writers: int) -> str:
-    """The case of so many processes that add."""
+    """Return the case of so many processes that add."""
     return f"added, {case(writers)}"
 
 

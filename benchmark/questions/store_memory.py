@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmark.rows import Line, Row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import STORES
 
 NAME: Final = "store-memory"
@@ -26,8 +26,8 @@ def ask(run: Run) -> list[Row]:
         for pair in pairs:
             for kind in (LIST, DICT):
                 turns = [
-                    Turn(pair, "benchmark.store_memory:shared", {"kind": kind}, "shmrpc store"),
-                    Turn(pair, "benchmark.store_memory:plain", {"kind": kind}, PLAIN, role="floor"),
+                    Trial(pair, "benchmark.store_memory:shared", {"kind": kind}, "shmrpc store"),
+                    Trial(pair, "benchmark.store_memory:plain", {"kind": kind}, PLAIN, role="floor"),
                 ]
                 rows += run.turns(Line(NAME, kind, "MB", "MB"), turns)
     return rows

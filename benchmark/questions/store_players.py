@@ -32,5 +32,5 @@ def ask(run: Run) -> list[Row]:
 
 
 def case(writers: int) -> str:
-    """The case of so many processes."""
+    """Return the case of so many processes."""
     return "1 writer" if writers == 1 else f"{writers} writers"

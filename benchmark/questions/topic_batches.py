@@ -38,5 +38,5 @@ def asked(run: Run, name: str, batch: int) -> list[Row]:
 
 
 def case(kind: str, readers: int) -> str:
-    """The case of messages of that kind to so many readers."""
+    """Return the case of messages of that kind to so many readers."""
     return f"{kind}, 1 to {readers}"

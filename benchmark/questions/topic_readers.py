@@ -39,5 +39,5 @@ def ask(run: Run) -> list[Row]:
 
 
 def case(how: str, readers: int) -> str:
-    """The case of so many readers."""
+    """Return the case of so many readers."""
     return f"{how}, {readers} reading"

@@ -35,5 +35,5 @@ def ask(run: Run) -> list[Row]:
 
 
 def case(size: int, readers: int) -> str:
-    """The case of batches of so many bytes to so many readers."""
+    """Return the case of batches of so many bytes to so many readers."""
     return f"{size:,} B, 1 to {readers}"

@@ -77,12 +77,12 @@ def _shares(steps: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def sizes(rows: Iterable[Row]) -> list[Chart]:
-    """The leading figure over the size of what is sent."""
+    """Return the leading figure over the size of what is sent."""
     return _over(rows, {"payload-bytes": "bytes there and back", "payload-ints": "ints there and back"})
 
 
 def scaling(rows: Iterable[Row]) -> list[Chart]:
-    """The leading figure over how many call at once."""
+    """Return the leading figure over how many call at once."""
     return _over(rows, {"in-flight": "tasks that call at once", "many-clients": "client processes"})
 
 
@@ -176,7 +176,7 @@ def _kept(series: Sequence[Series], rank: Callable[[Series], float]) -> tuple[Se
 
 
 def _median(series: Series) -> float:
-    """The time that half of the calls do not exceed."""
+    """Return the time that half of the calls do not exceed."""
     return next((y for x, y in series.points if x >= 2), series.points[-1][1])
 
 

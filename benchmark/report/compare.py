@@ -103,7 +103,7 @@ def compare(old: Outcome, new: Outcome) -> Comparison:
 
 
 def least_p(first: int, second: int) -> float:
-    """The least that this many rounds can give: when all of one run are beyond all of the other."""
+    """Return the least that this many rounds can give: when all of one run are beyond all of the other."""
     return min(1.0, 2 / math.comb(first + second, first))
 
 
@@ -132,7 +132,7 @@ def rank_sum_p(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def table(comparison: Comparison) -> Table:
-    """The changes, the worst first."""
+    """Return the changes, the worst first."""
     columns = (
         Column("line", right=False),
         Column("subject", right=False),

@@ -23,13 +23,13 @@ def short(value: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio."""
+    """Return a ratio."""
     text = short(ratio)
     return f"{text} ×" if text else ""
 
 
 def measured(row: Row | None) -> str:
-    """A row's leading figure and its unit."""
+    """Return a row's leading figure and its unit."""
     if row is None or row.value is None:
         return ""
     unit = row.line.unit
@@ -37,7 +37,7 @@ def measured(row: Row | None) -> str:
 
 
 def span(row: Row) -> str:
-    """Its interval, if there is more than one round."""
+    """Return its interval, if there is more than one round."""
     if row.interval is None or len(row.rounds) < 2:
         return ""
     low, high = map(short, row.interval)
@@ -45,7 +45,7 @@ def span(row: Row) -> str:
 
 
 def number(case: str) -> float | None:
-    """The first number of a case, as of ``1,000`` or ``64 clients``."""
+    """Return the first number of a case, as of ``1,000`` or ``64 clients``."""
     found = _NUMBER.search(case)
     return float(found.group().replace(",", "").replace("_", "")) if found else None
 

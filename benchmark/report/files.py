@@ -97,7 +97,7 @@ def write(outcome: Outcome, path: Path) -> None:
 
 
 def read(path: Path) -> Outcome:
-    """Raises Unreadable."""
+    """Raise Unreadable."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -48,7 +48,7 @@ are measured in the same run.</p>
 
 
 def page(outcome: Outcome) -> str:
-    """The whole document."""
+    """Return the whole document."""
     stands = standings(outcome.rows)
     date = escape(str(outcome.environment.get("date", "")))
     cpu = escape(str(outcome.environment.get("cpu", "")))

@@ -36,7 +36,7 @@ class Floors:
                 self._rows.setdefault(row.line, []).append(row)
 
     def of(self, line: Line) -> Row | None:
-        """The floor of a line. Of several the highest counts: nothing can be better than any of them."""
+        """Return the floor of a line. Of several the highest counts: nothing can be better than any of them."""
         if line.question == FLOORS:
             return None
         own = self._rows.get(line)
@@ -69,7 +69,7 @@ class LineStanding:
 
 
 def best(rows: Iterable[Row], role: Role) -> Row | None:
-    """The one of a role that has the best leading figure."""
+    """Return the one of a role that has the best leading figure."""
     found: Row | None = None
     for row in rows:
         if row.role == role and row.value is not None and (found is None or row.beats(found)):
@@ -83,7 +83,7 @@ def ratio_of(row: Row, other: Row) -> float | None:
 
 
 def by_line(rows: Iterable[Row]) -> dict[Line, list[Row]]:
-    """The rows of each line, in the order in which they were asked."""
+    """Return the rows of each line, in the order in which they were asked."""
     made: dict[Line, list[Row]] = {}
     for row in rows:
         made.setdefault(row.line, []).append(row)

@@ -66,7 +66,7 @@ def tally(standings: Sequence[LineStanding]) -> str:
 
 
 def losses(standings: Sequence[LineStanding]) -> list[str]:
-    """Each line that is lost, plainly, the worst first."""
+    """Return each line that is lost, plainly, the worst first."""
     lost = sorted((each for each in standings if each.standing == "lost"), key=lambda each: each.ratio or 0.0)
     return [_loss(each) for each in lost]
 
@@ -123,7 +123,7 @@ def targets(outcome: Outcome) -> Table:
 
 
 def questions(outcome: Outcome) -> list[Table]:
-    """A table for each question, and for each leading figure that its lines have."""
+    """Return a table for each question, and for each leading figure that its lines have."""
     floors = Floors(outcome.rows)
     found: dict[tuple[str, str], dict[Line, list[Row]]] = {}
     for line, rows in by_line(outcome.rows).items():
@@ -179,7 +179,7 @@ def _question(name: str, lines: dict[Line, list[Row]], floors: Floors) -> Table:
 
 
 def _place(row: Row) -> tuple[bool, float]:
-    """The best first, and those without figures last."""
+    """Return the best first, and those without figures last."""
     value = row.value or 0.0
     return row.value is None, -value if row.line.higher_is_better else value
 

@@ -52,7 +52,7 @@ def _signals(name: str, module: str, form: str = "signals", **more: Any) -> Subj
 
 
 def _queue(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
-    """Its processes are forked by the client; they have a loop if they need one."""
+    """Return its processes are forked by the client; they have a loop if they need one."""
     return _rival(name, module, "none", "queue", *abilities, serves=False, **more)
 
 
@@ -72,7 +72,7 @@ def _kept(name: str, module: str, form: str, *abilities: Ability, **more: Any) -
 
 
 def _pool(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
-    """The client has one, in a loop if it needs that."""
+    """Return the client has one, in a loop if it needs that."""
     return _rival(name, module, "none", "pool", *abilities, serves=False, **more)
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from benchmark.pool_work import ArgumentTeam, Pools, Team, pools
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:
@@ -38,6 +38,6 @@ async def _open(workers: int) -> AsyncIterator[Team]:
         yield _Team(pool)
 
 
-def connect(place: Place) -> AbstractContextManager[Pools]:
-    """A client."""
+def connect(place: Rendezvous) -> AbstractContextManager[Pools]:
+    """Return a client."""
     return pools(_open, "uvloop")

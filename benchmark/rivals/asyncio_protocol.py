@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgpack
 import msgspec
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.rivals.credit import Credit, Items, Streams
-from benchmark.work import Taken, add, count, echo
+from benchmark.work import MessageTally, add, count, echo
 
 _LENGTH: Final = struct.Struct("<I")
 #: Bytes of a stream's items that are gathered before they are written.
@@ -81,12 +81,12 @@ class Frames(asyncio.Protocol):
         raise NotImplementedError
 
     def frame(self, value: Any) -> bytes:
-        """The bytes of a frame."""
+        """Return the bytes of a frame."""
         body = self.encode(value)
         return _LENGTH.pack(len(body)) + body
 
     def send(self, value: Any) -> None:
-        """Sends a frame."""
+        """Send a frame."""
         self.transport.write(self.frame(value))
 
 
@@ -98,7 +98,7 @@ class _Server(Frames):
         self._writable = asyncio.Event()
         self._writable.set()
         self._streams = Streams()
-        self._taken = Taken()
+        self._taken = MessageTally()
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
     def message_received(self, message: list[Any]) -> None:
@@ -199,7 +199,7 @@ class _Client(Frames):
 
 
 @contextlib.asynccontextmanager
-async def _serve(codec: Codec, place: Place) -> AsyncIterator[None]:
+async def _serve(codec: Codec, place: Rendezvous) -> AsyncIterator[None]:
     server = await asyncio.get_running_loop().create_unix_server(lambda: _Server(codec), place.socket())
     try:
         yield
@@ -208,7 +208,7 @@ async def _serve(codec: Codec, place: Place) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _connect(codec: Codec, place: Place) -> AsyncIterator[_Client]:
+async def _connect(codec: Codec, place: Rendezvous) -> AsyncIterator[_Client]:
     transport, client = await asyncio.get_running_loop().create_unix_connection(lambda: _Client(codec), place.socket())
     try:
         yield client

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.rivals.credit import Credit, Items, Streams
-from benchmark.work import Taken, add, count, echo
+from benchmark.work import MessageTally, add, count, echo
 
 _LENGTH: Final = struct.Struct("<I")
 #: Bytes that are read at once, and that a reader holds at most (twice) before it lets the other side wait.
@@ -64,7 +64,7 @@ class _Connection:
     def __init__(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._streams = Streams()
-        self._taken = Taken()
+        self._taken = MessageTally()
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
     async def answer(self) -> None:
@@ -147,7 +147,7 @@ class _Client:
             items.fail(ConnectionResetError("the server is gone"))
 
     async def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._receiver.cancel()
         self._writer.close()
         with contextlib.suppress(asyncio.CancelledError, ConnectionError):
@@ -188,8 +188,8 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
 
     async def answer(reader: StreamReader, writer: StreamWriter) -> None:
         await _Connection(reader, writer).answer()
@@ -202,8 +202,8 @@ async def serve(place: Place) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
-    """A client."""
+async def connect(place: Rendezvous) -> AsyncIterator[_Client]:
+    """Yield a client."""
     client = _Client(*await asyncio.open_unix_connection(place.socket(), limit=_READ))
     try:
         yield client

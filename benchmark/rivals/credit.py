@@ -28,7 +28,7 @@ class Credit:
         self._granted.set()
 
     async def more(self) -> None:
-        """Waits until there is some."""
+        """Wait until there is some."""
         while not self.left:
             self._granted.clear()
             await self._granted.wait()
@@ -79,7 +79,7 @@ class Items:
             self._waiter.set_exception(error)
 
     async def take(self) -> AsyncIterator[Any]:
-        """The items, in order."""
+        """Yield the items, in order."""
         come, taken = self._come, 0
         while True:
             while come:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import Trip, answer, words
 
 _LOCAL = "127.0.0.1"
 
 
-def _serve(bound: socket.socket, place: Place, ready: Callable[[], None]) -> None:
-    """Answers whoever has sent the first one."""
+def _serve(bound: socket.socket, place: Rendezvous, ready: Callable[[], None]) -> None:
+    """Answer whoever has sent the first one."""
     with bound, words(place) as shared:
         ready()
         _, client = bound.recvfrom(1, socket.MSG_PEEK)
@@ -26,13 +26,13 @@ def _serve(bound: socket.socket, place: Place, ready: Callable[[], None]) -> Non
 
 
 @contextlib.contextmanager
-def _connected(client: socket.socket, server: Any, place: Place) -> Iterator[Trip]:
+def _connected(client: socket.socket, server: Any, place: Rendezvous) -> Iterator[Trip]:
     with client, words(place) as shared:
         client.connect(server)
         yield Trip(functools.partial(client.send, b"x"), functools.partial(client.recv, 1), shared)
 
 
-def serve_udp(place: Place, ready: Callable[[], None]) -> None:
+def serve_udp(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The other side of a round trip, at a port that it writes down."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind((_LOCAL, 0))
@@ -40,20 +40,20 @@ def serve_udp(place: Place, ready: Callable[[], None]) -> None:
     _serve(bound, place, ready)
 
 
-def connect_udp(place: Place) -> Any:
+def connect_udp(place: Rendezvous) -> Any:
     """Signals by UDP."""
     port = int(Path(place.socket("port")).read_text())
     return _connected(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), (_LOCAL, port), place)
 
 
-def serve_unix(place: Place, ready: Callable[[], None]) -> None:
+def serve_unix(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The other side of a round trip."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bound.bind(place.socket())
     _serve(bound, place, ready)
 
 
-def connect_unix(place: Place) -> Any:
+def connect_unix(place: Rendezvous) -> Any:
     """Signals by local sockets."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     client.bind(place.socket(f"client-{os.getpid()}"))

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import OVER, End, Part, Way, countdown
 from benchmark.rivals.asyncio_protocol import MSGSPEC, Frames
 from benchmark.subjects import Loop
@@ -97,7 +97,7 @@ class _Reading(Frames):
 class _Dealing:
     loop: Loop = "uvloop"
 
-    def __init__(self, place: Place, *, to_all: bool) -> None:
+    def __init__(self, place: Rendezvous, *, to_all: bool) -> None:
         self.place, self._to_all = place, to_all
 
     @contextlib.asynccontextmanager
@@ -141,12 +141,12 @@ class _Dealing:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The sockets of a queue."""
+def connect(place: Rendezvous) -> Iterator[Way]:
+    """Yield the sockets of a queue."""
     yield _Dealing(place, to_all=False)
 
 
 @contextlib.contextmanager
-def connect_to_all(place: Place) -> Iterator[Way]:
-    """Those of a topic."""
+def connect_to_all(place: Rendezvous) -> Iterator[Way]:
+    """Yield those of a topic."""
     yield _Dealing(place, to_all=True)

@@ -17,9 +17,9 @@ class ExecutorClient:
         self._run = asyncio.get_running_loop().run_in_executor
 
     async def add(self, a: int, b: int) -> int:
-        """The small call."""
+        """Return the small call."""
         return await self._run(self._executor, add, a, b)
 
     async def echo(self, value: Any) -> Any:
-        """The large call."""
+        """Return the large call."""
         return await self._run(self._executor, echo, value)

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager
 
 from benchmark.pool_work import ExecutorTeam, Pools, Team, pools
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 #: Into how many parts the map of an executor cuts a worker's share, where its user says so: as many as Pool's does.
 _CHUNKS = 4
@@ -24,17 +24,17 @@ def _open(make: Callable[[int], Executor], chunks: int | None, workers: int) -> 
         team.close()
 
 
-def connect(place: Place) -> AbstractContextManager[Pools]:
+def connect(place: Rendezvous) -> AbstractContextManager[Pools]:
     """ProcessPoolExecutor, without anything tuned."""
     return pools(functools.partial(_open, ProcessPoolExecutor, None))
 
 
-def connect_chunks(place: Place) -> AbstractContextManager[Pools]:
-    """The same with a size of chunks."""
+def connect_chunks(place: Rendezvous) -> AbstractContextManager[Pools]:
+    """Return the same with a size of chunks."""
     return pools(functools.partial(_open, ProcessPoolExecutor, _CHUNKS))
 
 
-def connect_loky(place: Place) -> AbstractContextManager[Pools]:
+def connect_loky(place: Rendezvous) -> AbstractContextManager[Pools]:
     """loky's, which is there again when it is asked for after it was broken."""
     import loky
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from faster_fifo import Queue
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import COPIED, Arrays, End, Part, Way, baton, copied
 from benchmark.subjects import Loop
 
@@ -40,7 +40,7 @@ class _Inherited:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
         self._items = Queue(_SIZE, dumps=msgspec.msgpack.encode, loads=msgspec.msgpack.decode)
         self._arrays = Queue(_ARRAYS, dumps=_dumped, loads=_loaded)
@@ -61,6 +61,6 @@ class _Inherited:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The queue."""
+def connect(place: Rendezvous) -> Iterator[Way]:
+    """Yield the queue."""
     yield _Inherited(place)

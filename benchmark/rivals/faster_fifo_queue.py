@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from faster_fifo import Queue
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 #: Bytes of each queue: one of the largest messages, and as little more as keeps it in the cache.
 _SIZE: Final = 8 << 20
@@ -40,10 +40,10 @@ def make() -> _Queues:
     return _Queues(_queue(), _queue())
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     requests, answers = place.shared
-    taken = Taken()
+    taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     ready()
     while True:
@@ -81,6 +81,6 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     yield _Client(place.shared)

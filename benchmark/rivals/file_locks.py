@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from filelock import FileLock
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import Locked, words
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Locked]:
-    """A lock on a file of the subject's own."""
+def connect(place: Rendezvous) -> Iterator[Locked]:
+    """Yield a lock on a file of the subject's own."""
     with words(place) as shared:
         yield Locked(FileLock(place.socket("lock")), shared)

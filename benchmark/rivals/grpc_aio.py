@@ -12,7 +12,7 @@ import grpc
 import msgspec
 
 from benchmark import work
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,15 +50,15 @@ async def _count(n: int, context: Any) -> AsyncIterator[int]:
 
 
 async def _take(messages: AsyncIterator[bytes], context: Any) -> list[int]:
-    taken = work.Taken()
+    taken = work.MessageTally()
     async for message in messages:
         taken.take(message)
     return taken.taken()
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     server = _server()
     server.add_insecure_port(f"unix:{place.socket()}")
     async with _running(server):
@@ -66,8 +66,8 @@ async def serve(place: Place) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serve_tcp(place: Place) -> AsyncIterator[None]:
-    """A server on the loopback interface."""
+async def serve_tcp(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield a server on the loopback interface."""
     server = _server()
     port = server.add_insecure_port("127.0.0.1:0")
     _port(place).write_text(str(port))
@@ -75,7 +75,7 @@ async def serve_tcp(place: Place) -> AsyncIterator[None]:
         yield
 
 
-def _port(place: Place) -> Path:
+def _port(place: Rendezvous) -> Path:
     return Path(place.directory) / "port"
 
 
@@ -136,13 +136,13 @@ class _Client:
         assert await call == [messages, messages * data[-1]]
 
 
-def connect(place: Place) -> Any:
-    """A client."""
+def connect(place: Rendezvous) -> Any:
+    """Return a client."""
     return _connect(f"unix:{place.socket()}")
 
 
-def connect_tcp(place: Place) -> Any:
-    """A client over TCP."""
+def connect_tcp(place: Rendezvous) -> Any:
+    """Return a client over TCP."""
     return _connect(f"127.0.0.1:{_port(place).read_text()}")
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import iceoryx2 as iox2
 import msgspec
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -39,12 +39,12 @@ class _Services(NamedTuple):
     messages: Any
 
 
-def prefix(place: Place) -> str:
-    """All that is made in /dev/shm has a name that begins so."""
+def prefix(place: Rendezvous) -> str:
+    """Return all that is made in /dev/shm has a name that begins so."""
     return f"{Path(place.directory).name}_"
 
 
-def node_of(place: Place) -> Any:
+def node_of(place: Rendezvous) -> Any:
     """What a process needs to open services that lie in this place."""
     iox2.set_log_level(iox2.LogLevel.Fatal)
     config = iox2.config.default()
@@ -58,7 +58,7 @@ def node_of(place: Place) -> Any:
     )
 
 
-def _open(place: Place) -> _Services:
+def _open(place: Rendezvous) -> _Services:
     node = node_of(place)
     name = iox2.ServiceName.new("benchmark")
     # As little memory as does: the same places are used again and again, and stay in the cache.
@@ -86,18 +86,18 @@ def _open(place: Place) -> _Services:
 
 
 def grows(builder: Any) -> Any:
-    """A port whose memory grows with what is sent."""
+    """Return a port whose memory grows with what is sent."""
     return builder.initial_max_slice_len(_ROOM).allocation_strategy(iox2.AllocationStrategy.PowerOfTwo).create()
 
 
 def send(loan: Any, data: bytes) -> Any:
-    """Copies bytes into what was loaned, and sends it."""
+    """Copy bytes into what was loaned, and sends it."""
     ctypes.memmove(loan.payload_ptr, data, len(data))
     return loan.assume_init().send()
 
 
 def as_bytes(message: Any) -> memoryview:
-    """Its bytes where they lie, until it is deleted."""
+    """Return its bytes where they lie, until it is deleted."""
     view: memoryview = message.payload().as_memory_view()
     return view.cast("B")
 
@@ -111,13 +111,13 @@ def sought(receive: Callable[[], Any]) -> Any:
         os.sched_yield()
 
 
-def remove(place: Place) -> None:
-    """Removes what processes have left that were killed."""
+def remove(place: Rendezvous) -> None:
+    """Remove what processes have left that were killed."""
     for path in Path("/dev/shm").glob(f"{prefix(place)}*"):
         path.unlink(missing_ok=True)
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     try:
         with contextlib.ExitStack() as stack:
@@ -133,7 +133,7 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
 
 
 def _answer(server: Any, subscriber: Any) -> None:
-    taken = Taken()
+    taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     receive, receive_sample = server.receive, subscriber.receive
     while True:
@@ -180,8 +180,8 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     with contextlib.ExitStack() as stack:
         services = _open(place)
         client = grows(services.calls.client_builder())

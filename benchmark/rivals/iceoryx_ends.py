@@ -15,7 +15,7 @@ from typing import Any, Final
 import iceoryx2 as iox2
 import msgspec
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import ELEMENTS, IN_PLACE, OVER, Arrays, End, Part, Way, countdown, missing_side
 from benchmark.rivals.iceoryx import BYTES, as_bytes, grows, node_of, remove, send, sought
 from benchmark.subjects import Loop
@@ -30,7 +30,7 @@ _WRITERS: Final = 16
 class _Publishing:
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -119,8 +119,8 @@ def _reading(subscriber: Any, part: Part) -> End:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The services. What processes have left that were killed is removed at the end."""
+def connect(place: Rendezvous) -> Iterator[Way]:
+    """Yield the services. What processes have left that were killed is removed at the end."""
     try:
         yield _Publishing(place)
     finally:

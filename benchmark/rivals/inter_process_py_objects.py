@@ -18,7 +18,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.processes import NotStarted, Place
+from benchmark.processes import NotStarted, Rendezvous
 
 with warnings.catch_warnings():
     # It warns of every version of Python that is newer than it.
@@ -37,7 +37,7 @@ _TURNS: Final = 1000
 _SEEN, _EMPTY = 0, 1
 
 
-class Turn:
+class Trial:
     """As the package's own, but it does not wait for ever for a side that is gone."""
 
     def __init__(self, memory: Any) -> None:
@@ -51,7 +51,7 @@ class Turn:
         self._memory.release()
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The receiver, of one sender after another."""
     room = os.statvfs("/dev/shm")
     if room.f_bavail * room.f_frsize < _SIZE:
@@ -68,7 +68,7 @@ def _serve_one(connection: Connection) -> None:
     memory.init_consumer(_PATIENCE)
     connection.send("ready")
     messages = connection.recv()
-    with Turn(memory):
+    with Trial(memory):
         state = memory.take_message()
     while True:
         _receive(memory, state, messages, connection)
@@ -76,7 +76,7 @@ def _serve_one(connection: Connection) -> None:
 
 
 def _receive(memory: Any, state: Any, messages: int, connection: Connection) -> None:
-    turn, left, seen, idle = Turn(memory), messages, 0, 0
+    turn, left, seen, idle = Trial(memory), messages, 0, 0
     while left:
         with turn:
             idle += 1
@@ -100,7 +100,7 @@ class _Client:
         self._memory, self._state, self._connection = memory, state, connection
 
     def bulk(self, data: bytes, messages: int) -> None:
-        memory, state, turn, left = self._memory, self._state, Turn(self._memory), messages
+        memory, state, turn, left = self._memory, self._state, Trial(self._memory), messages
         with turn:
             state[_SEEN], state[_EMPTY] = 0, True
         self._connection.send(messages)
@@ -122,8 +122,8 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """The sender, which makes the memory."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield the sender, which makes the memory."""
     name = f"{Path(place.directory).name}-{os.getpid()}"
     with multiprocessing.connection.Client(place.socket(), "AF_UNIX") as connection:
         try:
@@ -132,13 +132,13 @@ def connect(place: Place) -> Iterator[_Client]:
             connection.recv()
         finally:
             unlink(name)
-        with Turn(memory):
+        with Trial(memory):
             state = memory.put_message([0, True])
         yield _Client(memory, state, connection)
 
 
 def unlink(name: str) -> None:
-    """Takes the name of a memory away."""
+    """Take the name of a memory away."""
     with contextlib.suppress(FileNotFoundError):
         known = SharedMemory(name)
         known.close()

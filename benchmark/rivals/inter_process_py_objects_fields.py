@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import Part
-from benchmark.rivals.inter_process_py_objects import Turn, unlink
+from benchmark.rivals.inter_process_py_objects import Trial, unlink
 from benchmark.store_work import (
     FIELDS,
     KEYS,
     Field,
-    Keeper,
     Kept,
     Player,
     Repeated,
+    ValueStore,
     all_of,
     keys,
     nine,
@@ -53,7 +53,7 @@ _SHAPES: Final[dict[str, tuple[Callable[[], Any], str]]] = {
 class _Memory:
     loop: Loop = "none"
 
-    def __init__(self, place: Place, shape: str) -> None:
+    def __init__(self, place: Rendezvous, shape: str) -> None:
         self.place, self._shape = place, shape
 
     @contextlib.contextmanager
@@ -78,9 +78,9 @@ class _Memory:
 
 
 def _given(memory: Any, made: Any) -> Any:
-    """The object, which the other side will take."""
+    """Return the object, which the other side will take."""
     memory.wait_consumer_ready(_PATIENCE)
-    with Turn(memory):
+    with Trial(memory):
         return memory.put_message(made)
 
 
@@ -88,7 +88,7 @@ def _taken(memory: Any) -> Any:
     taken: list[Any] = []
 
     def take() -> bool:
-        with Turn(memory):
+        with Trial(memory):
             if memory.has_messages():
                 taken.append(memory.take_message())
         return bool(taken)
@@ -108,7 +108,7 @@ def _until(is_so: Callable[[], bool]) -> None:
 def _kept(it: Any, entries: Any, field: str, memory: Any) -> Kept:
     """``memory``: for turns, if there are two."""
     names: dict[str, Any] = {f"_{member.value}": member for member in Field}
-    names |= {"it": it, "turn": memory and Turn(memory)}
+    names |= {"it": it, "turn": memory and Trial(memory)}
     statement = f"{field} += 1"
 
     def reset() -> None:
@@ -132,9 +132,9 @@ def _kept(it: Any, entries: Any, field: str, memory: Any) -> Kept:
     )
 
 
-def _connect(shape: str) -> Callable[[Place], contextlib.AbstractContextManager[Keeper]]:
+def _connect(shape: str) -> Callable[[Rendezvous], contextlib.AbstractContextManager[ValueStore]]:
     @contextlib.contextmanager
-    def connect(place: Place) -> Iterator[Keeper]:
+    def connect(place: Rendezvous) -> Iterator[ValueStore]:
         yield _Memory(place, shape)
 
     return connect

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from benchmark.pool_work import ArgumentTeam, Pools, Team, pools
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 
 class _Team(ArgumentTeam):
@@ -33,6 +33,6 @@ def _open(workers: int) -> Iterator[Team]:
         yield _Team(parallel, delayed)
 
 
-def connect(place: Place) -> AbstractContextManager[Pools]:
-    """A client."""
+def connect(place: Rendezvous) -> AbstractContextManager[Pools]:
+    """Return a client."""
     return pools(_open)

@@ -13,9 +13,9 @@ from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import Part
-from benchmark.store_work import FIELDS, KEYS, Keeper, Kept, all_of, keys, nine, one
+from benchmark.store_work import FIELDS, KEYS, Kept, ValueStore, all_of, keys, nine, one
 from benchmark.subjects import Loop
 
 _context: Final = multiprocessing.get_context("fork")
@@ -28,7 +28,7 @@ class _Inherited:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place, kept: Callable[[Part], Kept]) -> None:
+    def __init__(self, place: Rendezvous, kept: Callable[[Part], Kept]) -> None:
         self.place, self._kept = place, kept
 
     @contextlib.contextmanager
@@ -63,14 +63,14 @@ def _of_dict(it: Any, entries: Any, lock: Any) -> Callable[[Part], Kept]:
 
 
 @contextlib.contextmanager
-def connect_manager(place: Place) -> Iterator[Keeper]:
-    """A ``Manager().dict``."""
+def connect_manager(place: Rendezvous) -> Iterator[ValueStore]:
+    """Yield a ``Manager().dict``."""
     with _context.Manager() as manager:
         yield _Inherited(place, _of_dict(manager.dict(), manager.dict(), _context.Lock()))
 
 
 @contextlib.contextmanager
-def connect_shared_memory_dict(place: Place) -> Iterator[Keeper]:
+def connect_shared_memory_dict(place: Rendezvous) -> Iterator[ValueStore]:
     """shared-memory-dict, which pickles all of it each time."""
     from shared_memory_dict import SharedMemoryDict
 
@@ -83,7 +83,7 @@ def connect_shared_memory_dict(place: Place) -> Iterator[Keeper]:
 
 
 @contextlib.contextmanager
-def connect_ultra(place: Place) -> Iterator[Keeper]:
+def connect_ultra(place: Rendezvous) -> Iterator[ValueStore]:
     """UltraDict, with the lock that it comes with."""
     from UltraDict import UltraDict
 
@@ -96,8 +96,8 @@ def connect_ultra(place: Place) -> Iterator[Keeper]:
 
 
 @contextlib.contextmanager
-def connect_list(place: Place) -> Iterator[Keeper]:
-    """A ``ShareableList``."""
+def connect_list(place: Rendezvous) -> Iterator[ValueStore]:
+    """Yield a ``ShareableList``."""
     it, lock = shared_memory.ShareableList([0] * len(FIELDS)), _context.Lock()
 
     def kept(part: Part) -> Kept:
@@ -118,8 +118,8 @@ def connect_list(place: Place) -> Iterator[Keeper]:
 
 
 @contextlib.contextmanager
-def connect_value(place: Place) -> Iterator[Keeper]:
-    """A ``Value`` for each field."""
+def connect_value(place: Rendezvous) -> Iterator[ValueStore]:
+    """Yield a ``Value`` for each field."""
     values = [_context.Value("q") for _ in FIELDS]
     names = {f"_{number}": value for number, value in enumerate(values)}
 

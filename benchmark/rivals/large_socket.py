@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 #: Before each frame: how long it is, which call it belongs to, and what it is.
 _HEADER: Final = struct.Struct("<III")
@@ -101,7 +101,7 @@ class _Server(_Frames):
 
     def __init__(self) -> None:
         super().__init__()
-        self._taken = Taken()
+        self._taken = MessageTally()
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
     def frame_received(self, number: int, kind: int, body: memoryview) -> None:
@@ -159,8 +159,8 @@ class _Client(_Frames):
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     server = await asyncio.get_running_loop().create_unix_server(_Server, place.socket())
     try:
         yield
@@ -169,8 +169,8 @@ async def serve(place: Place) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
-    """A client."""
+async def connect(place: Rendezvous) -> AsyncIterator[_Client]:
+    """Yield a client."""
     transport, client = await asyncio.get_running_loop().create_unix_connection(_Client, place.socket())
     try:
         yield client

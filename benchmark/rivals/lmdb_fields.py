@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import lmdb
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import Part
-from benchmark.store_work import FIELDS, KEYS, Keeper, Kept, keys, nine, one, ten
+from benchmark.store_work import FIELDS, KEYS, Kept, ValueStore, keys, nine, one, ten
 from benchmark.subjects import Loop
 
 _ROOM: Final = 64 << 20
@@ -22,7 +22,7 @@ _ROOM: Final = 64 << 20
 class _Environment:
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -72,6 +72,6 @@ def _packed(number: int) -> bytes:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Keeper]:
-    """Each process opens it by itself: it must not be inherited."""
+def connect(place: Rendezvous) -> Iterator[ValueStore]:
+    """Yield each process opens it by itself: it must not be inherited."""
     yield _Environment(place)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.managers import BaseManager, BaseProxy
 from typing import Any, Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.work import add, echo
 
 
@@ -50,7 +50,7 @@ def _served() -> _Served:
 _Manager.register("served", _served, _Proxy)
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     server = _Manager(place.socket()).get_server()
     ready()
@@ -58,8 +58,8 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Proxy]:
-    """A client. Its connection is closed with the last proxy that uses it."""
+def connect(place: Rendezvous) -> Iterator[_Proxy]:
+    """Yield a client. Its connection is closed with the last proxy that uses it."""
     manager = _Manager(place.socket())
     manager.connect()
     yield manager.served()  # type: ignore[attr-defined]

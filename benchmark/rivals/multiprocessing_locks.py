@@ -10,25 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Lock, Semaphore
 from types import TracebackType
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import AwaitedLocked, Locked, Trip, answer, words
 
 _spawn = multiprocessing.get_context("spawn")
 
 
 def make() -> Lock:
-    """A lock for all processes of the subject."""
+    """Return a lock for all processes of the subject."""
     return _spawn.Lock()
 
 
 def make_signals() -> tuple[Semaphore, Semaphore]:
-    """A semaphore for each way."""
+    """Return a semaphore for each way."""
     return _spawn.Semaphore(0), _spawn.Semaphore(0)
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Locked]:
-    """The lock, which blocks."""
+def connect(place: Rendezvous) -> Iterator[Locked]:
+    """Yield the lock, which blocks."""
     with words(place) as shared:
         yield Locked(place.shared, shared)
 
@@ -50,13 +50,13 @@ class _InExecutor:
 
 
 @contextlib.asynccontextmanager
-async def connect_executor(place: Place) -> AsyncIterator[AwaitedLocked]:
-    """The lock, for which a thread waits."""
+async def connect_executor(place: Rendezvous) -> AsyncIterator[AwaitedLocked]:
+    """Yield the lock, for which a thread waits."""
     with words(place) as shared, ThreadPoolExecutor(1) as executor:
         yield AwaitedLocked(_InExecutor(place.shared, executor), shared)
 
 
-def serve_signals(place: Place, ready: Callable[[], None]) -> None:
+def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The other side of a round trip."""
     there, back = place.shared
     with words(place) as shared:
@@ -65,7 +65,7 @@ def serve_signals(place: Place, ready: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connect_signals(place: Place) -> Iterator[Trip]:
+def connect_signals(place: Rendezvous) -> Iterator[Trip]:
     """Signals of two semaphores."""
     there, back = place.shared
     with words(place) as shared:

@@ -12,7 +12,7 @@ from multiprocessing.pool import Pool
 from typing import Any, Final
 
 from benchmark.pool_work import Pools, Team, pools
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 #: In a worker, what it has opened last.
 _opened: Final[list[shared_memory.SharedMemory]] = []
@@ -25,7 +25,7 @@ class Shared:
         self._name, self._length, self._kind = name, length, kind
 
     def __call__(self) -> Any:
-        """The array, in whatever process this is."""
+        """Return the array, in whatever process this is."""
         import numpy as np  # Only arrays need it.
 
         memory = shared_memory.SharedMemory(self._name)
@@ -73,11 +73,11 @@ def _open(workers: int, *, whole: bool) -> Iterator[Team]:
             team.close()
 
 
-def connect(place: Place) -> AbstractContextManager[Pools]:
+def connect(place: Rendezvous) -> AbstractContextManager[Pools]:
     """As it is."""
     return pools(functools.partial(_open, whole=False))
 
 
-def connect_whole(place: Place) -> AbstractContextManager[Pools]:
+def connect_whole(place: Rendezvous) -> AbstractContextManager[Pools]:
     """With one chunk for each worker."""
     return pools(functools.partial(_open, whole=True))

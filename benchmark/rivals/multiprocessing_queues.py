@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from multiprocessing.queues import Queue, SimpleQueue
 from typing import Any, Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import COPIED, End, Part, Way, baton, copied, one_by_one
 from benchmark.subjects import Loop
 
@@ -24,12 +24,12 @@ class _Inherited:
 
     loop: Loop = "none"
 
-    def __init__(self, place: Place, queue: Queue[Any] | SimpleQueue[Any], lists: bool) -> None:
+    def __init__(self, place: Rendezvous, queue: Queue[Any] | SimpleQueue[Any], lists: bool) -> None:
         self.place, self._queue, self._lists = place, queue, lists
 
     @contextlib.contextmanager
     def open(self, part: Part) -> Iterator[End]:
-        """The end of this process."""
+        """Yield the end of this process."""
         queue, put, get = self._queue, self._queue.put, self._queue.get
         say_over, is_over = baton((lambda left: put([left])) if self._lists else put, part)
 
@@ -48,7 +48,7 @@ class _Inherited:
 
 
 @contextlib.contextmanager
-def _connect(place: Place, simple: bool, lists: bool) -> Iterator[Way]:
+def _connect(place: Rendezvous, simple: bool, lists: bool) -> Iterator[Way]:
     # A list stands for about a hundred items.
     most = _MOST // 100 if lists else _MOST
     yield _Inherited(place, _fork.SimpleQueue() if simple else _fork.Queue(most), lists)

@@ -11,7 +11,7 @@ import nats
 import numpy as np
 
 from benchmark import work
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 #: Seconds that a request has: it needs a number.
 _TIMEOUT: Final = 60
@@ -20,8 +20,8 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
 
     async def add(message: Any) -> None:
         await message.respond(_encode(work.add(*_decode(message.data))))
@@ -40,7 +40,7 @@ async def serve(place: Place) -> AsyncIterator[None]:
         await connection.drain()
 
 
-def _subject(place: Place) -> str:
+def _subject(place: Rendezvous) -> str:
     return f"benchmark.{place.directory.rpartition('/')[2]}"
 
 
@@ -57,8 +57,8 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
-    """A client."""
+async def connect(place: Rendezvous) -> AsyncIterator[_Client]:
+    """Yield a client."""
     connection = await nats.connect(place.shared)
     try:
         yield _Client(connection, _subject(place))

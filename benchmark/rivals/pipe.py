@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 
 def _answer(connection: Connection) -> None:
-    taken = Taken()
+    taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -25,7 +25,7 @@ def _answer(connection: Connection) -> None:
                 connection.send(functions[name](*arguments))
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     with Listener(place.socket(), "AF_UNIX", backlog=128) as listener:
         ready()
@@ -54,7 +54,7 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     with multiprocessing.connection.Client(place.socket(), "AF_UNIX") as connection:
         yield _Client(connection)

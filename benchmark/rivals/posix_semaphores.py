@@ -8,13 +8,13 @@ from pathlib import Path
 
 import posix_ipc
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import Locked, Trip, answer, words
 
 
 @contextlib.contextmanager
-def _semaphore(place: Place, name: str, value: int) -> Iterator[posix_ipc.Semaphore]:
-    """One of this subject's, whoever makes it."""
+def _semaphore(place: Rendezvous, name: str, value: int) -> Iterator[posix_ipc.Semaphore]:
+    """Yield one of this subject's, whoever makes it."""
     made = posix_ipc.Semaphore(f"/{Path(place.directory).name}-{name}", posix_ipc.O_CREAT, 0o600, value)
     try:
         yield made
@@ -25,13 +25,13 @@ def _semaphore(place: Place, name: str, value: int) -> Iterator[posix_ipc.Semaph
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Locked]:
-    """A semaphore of one permit."""
+def connect(place: Rendezvous) -> Iterator[Locked]:
+    """Yield a semaphore of one permit."""
     with _semaphore(place, "lock", 1) as lock, words(place) as shared:
         yield Locked(lock, shared)
 
 
-def serve_signals(place: Place, ready: Callable[[], None]) -> None:
+def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The other side of a round trip."""
     with _semaphore(place, "there", 0) as there, _semaphore(place, "back", 0) as back, words(place) as shared:
         ready()
@@ -40,7 +40,7 @@ def serve_signals(place: Place, ready: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connect_signals(place: Place) -> Iterator[Trip]:
+def connect_signals(place: Rendezvous) -> Iterator[Trip]:
     """Signals of two semaphores."""
     with _semaphore(place, "there", 0) as there, _semaphore(place, "back", 0) as back, words(place) as shared:
         yield Trip(there.release, back.acquire, shared)

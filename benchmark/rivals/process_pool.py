@@ -8,11 +8,11 @@ import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmark.processes import Place, prepare
+from benchmark.processes import Rendezvous, prepare
 from benchmark.rivals.executor import ExecutorClient
 
 
-def _begin(place: Place) -> None:
+def _begin(place: Rendezvous) -> None:
     prepare(place, None)
     if len(os.sched_getaffinity(0)) == 1:
         # The client is pinned; the process that works for it shall not be so to the same CPU.
@@ -20,8 +20,8 @@ def _begin(place: Place) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[ExecutorClient]:
-    """A client."""
+async def connect(place: Rendezvous) -> AsyncIterator[ExecutorClient]:
+    """Yield a client."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=_begin, initargs=(place,)) as pool:
         yield ExecutorClient(pool)

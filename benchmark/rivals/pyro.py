@@ -9,7 +9,7 @@ from typing import Any, Final
 import Pyro5.api
 
 from benchmark import work
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 _OBJECT: Final = "work"
 #: Clients at once: each takes a thread of the pool for as long as it is connected.
@@ -29,14 +29,14 @@ class Work:
     """Each connection has its own."""
 
     def __init__(self) -> None:
-        self._taken = work.Taken()
+        self._taken = work.MessageTally()
 
     def add(self, a: int, b: int) -> int:
-        """The small call."""
+        """Return the small call."""
         return work.add(a, b)
 
     def echo(self, value: Any) -> Any:
-        """The large call."""
+        """Return the large call."""
         return work.echo(value)
 
     def take(self, message: bytes) -> None:
@@ -48,7 +48,7 @@ class Work:
         return self._taken.taken()
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     _tune()
     with Pyro5.api.Daemon(unixsocket=place.socket()) as daemon:
@@ -74,8 +74,8 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     _tune()
     with Pyro5.api.Proxy(f"PYRO:{_OBJECT}@./u:{place.socket()}") as proxy:
         proxy._pyroBind()

@@ -18,9 +18,9 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.rivals.credit import Credit, Items, Streams
-from benchmark.work import Taken, add, count, echo
+from benchmark.work import MessageTally, add, count, echo
 
 #: Messages that are taken or sent before others in the loop have their turn.
 _BURST: Final = 256
@@ -61,7 +61,7 @@ class _Messages:
             self._read()
 
     def send(self, message: bytes, to: bytes | None = None) -> None:
-        """Sends without waiting; a large message from where it lies."""
+        """Send without waiting; a large message from where it lies."""
         if to is not None:
             self._socket.send(to, zmq.NOBLOCK | zmq.SNDMORE)
         self._socket.send(message, zmq.NOBLOCK, copy=False)
@@ -70,7 +70,7 @@ class _Messages:
             self._loop.call_soon(self._look)
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._loop.remove_reader(self._descriptor)
         self._socket.close(0)
 
@@ -86,19 +86,19 @@ def _unbounded(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket
 class _Server:
     """The server's side of all connections."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Place) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Rendezvous) -> None:
         self._calls, self._bulk = _unbounded(context, zmq.ROUTER), _unbounded(context, zmq.ROUTER)
         self._bulk.rcvhwm = _BULK_MARK
         self._calls.bind(f"ipc://{place.socket('calls')}")
         self._bulk.bind(f"ipc://{place.socket('bulk')}")
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
         self._streams = Streams()
-        self._taken: dict[bytes, Taken] = {}
+        self._taken: dict[bytes, MessageTally] = {}
         self._answers = _Messages(self._calls, self._call)
         self._sums = _Messages(self._bulk, self._take)
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._streams.close()
         self._answers.close()
         self._sums.close()
@@ -130,7 +130,7 @@ class _Server:
         """A message of bulk, whose memory is the receiver's own; one without content asks what came."""
         client, message = self._bulk.recv(zmq.NOBLOCK), self._bulk.recv(zmq.NOBLOCK, copy=False)
         if len(message):
-            self._taken.setdefault(client, Taken()).take(message.buffer)
+            self._taken.setdefault(client, MessageTally()).take(message.buffer)
         else:
             self._sums.send(_encode(self._taken.pop(client).taken()), client)
 
@@ -138,7 +138,7 @@ class _Server:
 class _Client:
     """Calls over a DEALER."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Place) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Rendezvous) -> None:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._streams: dict[int, Items] = {}
         self._number = 0
@@ -150,7 +150,7 @@ class _Client:
         self._bulk: zmq.asyncio.Socket | None = None
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._messages.close()
         if self._bulk is not None:
             self._bulk.close(0)
@@ -206,14 +206,14 @@ class _Client:
 
 
 @contextlib.asynccontextmanager
-async def serve(place: Place) -> AsyncIterator[None]:
-    """The server."""
+async def serve(place: Rendezvous) -> AsyncIterator[None]:
+    """Yield the server."""
     with zmq.Context() as context, contextlib.closing(_Server(context, place)):
         yield
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[_Client]:
-    """A client. All of a process share a context, and so the thread that writes and reads for them."""
+async def connect(place: Rendezvous) -> AsyncIterator[_Client]:
+    """Yield a client. All of a process share a context, and so the thread that writes and reads for them."""
     with contextlib.closing(_Client(zmq.Context.instance(), place)) as client:
         yield client

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 #: Messages of bulk, which may be megabytes each, that either side holds before the sender waits.
 _BULK_MARK: Final = 32
@@ -24,19 +24,19 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 def _take(bulk: zmq.Socket[bytes]) -> None:
-    """Looks at messages, whose memory is the receiver's own, and at one without content says what came."""
-    senders: dict[bytes, Taken] = {}
+    """Look at messages, whose memory is the receiver's own, and at one without content says what came."""
+    senders: dict[bytes, MessageTally] = {}
     with contextlib.suppress(zmq.ContextTerminated), bulk:
         while True:
             sender, message = bulk.recv(), bulk.recv(copy=False)
             if len(message):
-                senders.setdefault(sender, Taken()).take(message.buffer)
+                senders.setdefault(sender, MessageTally()).take(message.buffer)
             else:
                 bulk.send(sender, zmq.SNDMORE)
                 bulk.send(_encode(senders.pop(sender).taken()))
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
     context = zmq.Context()
@@ -57,14 +57,14 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
 
 
 class _Client:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Place) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], place: Rendezvous) -> None:
         self._context, self._place = context, place
         self._calls = context.socket(zmq.REQ)
         self._calls.connect(f"ipc://{place.socket('calls')}")
         self._bulk: zmq.Socket[bytes] | None = None
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._calls.close(0)
         if self._bulk is not None:
             self._bulk.close(0)
@@ -91,7 +91,7 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client. All of a process share a context, and so the thread that writes and reads for them."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client. All of a process share a context, and so the thread that writes and reads for them."""
     with contextlib.closing(_Client(zmq.Context.instance(), place)) as client:
         yield client

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.queues import Queue
 from typing import Any, Final, NamedTuple
 
-from benchmark.processes import Place
-from benchmark.work import Taken, add, echo
+from benchmark.processes import Rendezvous
+from benchmark.work import MessageTally, add, echo
 
 #: Messages under way, so that who puts faster than the other gets has to wait.
 _MOST: Final = 1000
@@ -23,16 +23,16 @@ class Queues(NamedTuple):
 
 
 def make() -> Queues:
-    """The queues, for processes that are spawned."""
+    """Return the queues, for processes that are spawned."""
     context = multiprocessing.get_context("spawn")
     return Queues(context.Queue(_MOST), context.Queue(_MOST))
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     requests, answers = place.shared
     answers.cancel_join_thread()  # Nobody may be there to take what is left at the end.
-    taken = Taken()
+    taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     ready()
     while True:
@@ -64,7 +64,7 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     place.shared.requests.cancel_join_thread()
     yield _Client(place.shared)

@@ -8,13 +8,13 @@ import functools
 import types
 from collections.abc import Iterator
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.sharing import Locked, words
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Locked]:
-    """A lock on a file of the subject's own."""
+def connect(place: Rendezvous) -> Iterator[Locked]:
+    """Yield a lock on a file of the subject's own."""
     with open(place.socket("lock"), "wb") as file, words(place) as shared:
         acquire = functools.partial(fcntl.lockf, file.fileno(), fcntl.LOCK_EX)
         release = functools.partial(fcntl.lockf, file.fileno(), fcntl.LOCK_UN)

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import redis
 
-from benchmark.processes import NotStarted, Place
+from benchmark.processes import NotStarted, Rendezvous
 from benchmark.queue_work import Part
-from benchmark.store_work import FIELDS, KEYS, Keeper, Kept, keys, nine, one, ten
+from benchmark.store_work import FIELDS, KEYS, Kept, ValueStore, keys, nine, one, ten
 from benchmark.subjects import Loop
 
 #: Seconds that it may take to start.
 _START: Final = 10.0
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     options = ["--port", "0", "--unixsocket", place.socket(), "--save", "", "--appendonly", "no"]
     with subprocess.Popen(["redis-server", *options, "--dir", place.directory], stdout=subprocess.DEVNULL) as server:
@@ -39,7 +39,7 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
             server.terminate()
 
 
-def _is_there(place: Place) -> bool:
+def _is_there(place: Rendezvous) -> bool:
     with contextlib.suppress(redis.ConnectionError, OSError), redis.Redis(unix_socket_path=place.socket()) as client:
         return bool(client.ping())
     return False
@@ -48,7 +48,7 @@ def _is_there(place: Place) -> bool:
 class _Hash:
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -90,6 +90,6 @@ def _pipeline(client: Any) -> Callable[[], contextlib.AbstractContextManager[Any
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Keeper]:
-    """Each process has a connection of its own."""
+def connect(place: Rendezvous) -> Iterator[ValueStore]:
+    """Yield each process has a connection of its own."""
     yield _Hash(place)

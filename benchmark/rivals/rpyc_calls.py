@@ -19,7 +19,7 @@ from rpyc.utils.factory import unix_connect
 from rpyc.utils.server import ThreadedServer
 
 from benchmark import work
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -39,7 +39,7 @@ class _Service(rpyc.Service):  # type: ignore[misc]
     """Each connection has its own."""
 
     def __init__(self) -> None:
-        self._taken = work.Taken()
+        self._taken = work.MessageTally()
 
     def exposed_add(self, a: int, b: int) -> int:
         return work.add(a, b)
@@ -57,7 +57,7 @@ class _Service(rpyc.Service):  # type: ignore[misc]
         return tuple(self._taken.taken())
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server."""
     _tune()
     server = ThreadedServer(_Service, socket_path=place.socket(), protocol_config=_CONFIG)
@@ -85,8 +85,8 @@ class _Client:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client."""
     _tune()
     with unix_connect(place.socket(), config=_CONFIG) as connection:
         yield _Client(connection.root)

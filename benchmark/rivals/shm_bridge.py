@@ -19,7 +19,7 @@ from shm_rpc_bridge import RPCClient, RPCServer
 from shm_rpc_bridge.exceptions import RPCTimeoutError, RPCTransportError
 from shm_rpc_bridge.transport.transport_chooser import SharedMemoryTransport
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.work import add, echo
 
 #: Bytes for a request and as many for an answer: more than the largest payload takes.
@@ -35,12 +35,12 @@ def _echo_bytes(value: str) -> str:
     return base64.b64encode(echo(base64.b64decode(value))).decode("ascii")
 
 
-def _name(place: Place) -> str:
+def _name(place: Rendezvous) -> str:
     """What it makes lies in /dev/shm under this name."""
     return Path(place.directory).name
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server of its calls."""
     logging.getLogger("shm_rpc_bridge").setLevel(logging.ERROR)  # It warns that it ends.
     end = signal.getsignal(signal.SIGTERM)
@@ -54,7 +54,7 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
         server.start()
 
 
-def serve_transport(place: Place, ready: Callable[[], None]) -> None:
+def serve_transport(place: Rendezvous, ready: Callable[[], None]) -> None:
     """The server of calls over its transport."""
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
     with contextlib.closing(SharedMemoryTransport.create(_name(place), _SIZE, _TIMEOUT)) as transport:
@@ -101,14 +101,14 @@ class _TransportClient:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[_Client]:
-    """A client of its calls."""
+def connect(place: Rendezvous) -> Iterator[_Client]:
+    """Yield a client of its calls."""
     with RPCClient(_name(place), _SIZE, _TIMEOUT) as client:
         yield _Client(client)
 
 
 @contextlib.contextmanager
-def connect_transport(place: Place) -> Iterator[_TransportClient]:
-    """A client over its transport."""
+def connect_transport(place: Rendezvous) -> Iterator[_TransportClient]:
+    """Yield a client over its transport."""
     with contextlib.closing(SharedMemoryTransport.open(_name(place), _SIZE, _TIMEOUT)) as transport:
         yield _TransportClient(transport)

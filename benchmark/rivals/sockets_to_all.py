@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import ELEMENTS, OVER, TO_ALL, Arrays, End, Part, Way, missing_side
 from benchmark.rivals.asyncio_protocol import MSGSPEC, Frames
 from benchmark.subjects import Loop
@@ -27,7 +27,7 @@ _LOCAL: Final = "127.0.0.1"
 class _Sockets:
     loop: Loop = "none"
 
-    def __init__(self, place: Place, kind: socket.AddressFamily) -> None:
+    def __init__(self, place: Rendezvous, kind: socket.AddressFamily) -> None:
         self.place, self._kind = place, kind
 
     @contextlib.contextmanager
@@ -42,7 +42,7 @@ class _Sockets:
                 yield _writing([stack.enter_context(peer) for peer in peers])
 
 
-def listening(place: Place, kind: socket.AddressFamily, number: int) -> socket.socket:
+def listening(place: Rendezvous, kind: socket.AddressFamily, number: int) -> socket.socket:
     """Where the reader of that number can be connected to."""
     listener, path = socket.socket(kind), Path(place.socket(f"reader-{number}"))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFERED)
@@ -57,12 +57,12 @@ def listening(place: Place, kind: socket.AddressFamily, number: int) -> socket.s
 
 
 def accepted(listener: socket.socket) -> socket.socket:
-    """The connection to who publishes."""
+    """Return the connection to who publishes."""
     return listener.accept()[0]
 
 
-def connected(place: Place, kind: socket.AddressFamily, number: int) -> socket.socket:
-    """A connection to the reader of that number."""
+def connected(place: Rendezvous, kind: socket.AddressFamily, number: int) -> socket.socket:
+    """Return a connection to the reader of that number."""
     peer, path = socket.socket(kind), place.socket(f"reader-{number}")
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFERED)
     peer.connect(path if kind == socket.AF_UNIX else (_LOCAL, int(Path(path).read_text())))
@@ -122,12 +122,12 @@ def _reading(connection: Callable[[], socket.socket]) -> End:
 
 
 @contextlib.contextmanager
-def connect_unix(place: Place) -> Iterator[Way]:
+def connect_unix(place: Rendezvous) -> Iterator[Way]:
     """UNIX sockets."""
     yield _Sockets(place, socket.AF_UNIX)
 
 
 @contextlib.contextmanager
-def connect_tcp(place: Place) -> Iterator[Way]:
+def connect_tcp(place: Rendezvous) -> Iterator[Way]:
     """TCP."""
     yield _Sockets(place, socket.AF_INET)

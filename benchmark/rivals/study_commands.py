@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import shmrpc
 from benchmark.command_tasks import TASKS
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 _LENGTH: Final = struct.Struct("<Q")
 #: Bytes of the memory for results.
@@ -51,17 +51,17 @@ class _Wire:
 
 
 def _memory() -> contextlib.closing[shmrpc.sync.Memory]:
-    """The memory for results."""
+    """Return the memory for results."""
     return contextlib.closing(shmrpc.sync.memory("results", _MEMORY))
 
 
 def _guard(memory: shmrpc.sync.Memory, by: str) -> contextlib.AbstractContextManager[Any]:
-    """The memory's lock, if it is to be taken."""
+    """Return the memory's lock, if it is to be taken."""
     return memory.lock if by == "protected" else contextlib.nullcontext()
 
 
-def serve(place: Place, ready: Callable[[], None]) -> None:
-    """Does what it is told, at a port that it writes down."""
+def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
+    """Do what it is told, at a port that it writes down."""
     with socket.create_server(("127.0.0.1", 0)) as listener, _memory() as memory:
         Path(place.socket("port")).write_text(str(listener.getsockname()[1]))
         ready()
@@ -82,7 +82,7 @@ def serve(place: Place, ready: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Callable[..., Any]]:
+def connect(place: Rendezvous) -> Iterator[Callable[..., Any]]:
     """What has a task done, and gives its result."""
     import numpy as np  # Only arrays need it.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import End, Part, Way
 from benchmark.study_work import Batch, native, reading
 from benchmark.subjects import Loop
@@ -19,7 +19,7 @@ _KINDS: Final = ("one packet", "mutex", "adaptive", "robust")
 class _Ring:
     loop: Loop = "none"
 
-    def __init__(self, place: Place, kind: int, ring: int) -> None:
+    def __init__(self, place: Rendezvous, kind: int, ring: int) -> None:
         self.place, self._kind, self._ring = place, kind, ring
 
     @contextlib.contextmanager
@@ -39,8 +39,8 @@ class _Ring:
 
 
 @contextlib.contextmanager
-def _connect(place: Place, kind: str) -> Iterator[Way]:
-    """A ring that processes inherit which are forked."""
+def _connect(place: Rendezvous, kind: str) -> Iterator[Way]:
+    """Yield a ring that processes inherit which are forked."""
     functions = native()
     ring = functions.ring_open()
     try:
@@ -49,7 +49,7 @@ def _connect(place: Place, kind: str) -> Iterator[Way]:
         functions.ring_close(ring)
 
 
-_Connect = Callable[[Place], AbstractContextManager[Way]]
+_Connect = Callable[[Rendezvous], AbstractContextManager[Way]]
 connect_one_packet: _Connect = functools.partial(_connect, kind="one packet")
 connect_mutex: _Connect = functools.partial(_connect, kind="mutex")
 connect_adaptive: _Connect = functools.partial(_connect, kind="adaptive")

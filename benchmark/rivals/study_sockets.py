@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import End, Part, Way
 from benchmark.rivals.sockets_to_all import BUFFERED, accepted, connected, listening
 from benchmark.study_work import Batch, address_of, native, reading
@@ -19,7 +19,7 @@ from benchmark.subjects import Loop
 class _Sockets:
     loop: Loop = "none"
 
-    def __init__(self, place: Place, kind: socket.AddressFamily, *, epoll: bool = False) -> None:
+    def __init__(self, place: Rendezvous, kind: socket.AddressFamily, *, epoll: bool = False) -> None:
         self.place, self._kind, self._epoll = place, kind, epoll
 
     @contextlib.contextmanager
@@ -37,7 +37,7 @@ class _Sockets:
                 yield End(_sending_by_epoll(peers) if self._epoll else _sending(peers))
 
     def _prepared(self, connection: socket.socket) -> Callable[[bytearray], int]:
-        """Receives something."""
+        """Receive something."""
         if not self._epoll:
             return connection.recv_into
         connection.setblocking(False)
@@ -103,18 +103,18 @@ def _sent(peer: socket.socket, view: memoryview) -> int:
 
 
 @contextlib.contextmanager
-def connect_unix(place: Place) -> Iterator[Way]:
+def connect_unix(place: Rendezvous) -> Iterator[Way]:
     """UNIX sockets."""
     yield _Sockets(place, socket.AF_UNIX)
 
 
 @contextlib.contextmanager
-def connect_tcp(place: Place) -> Iterator[Way]:
+def connect_tcp(place: Rendezvous) -> Iterator[Way]:
     """TCP."""
     yield _Sockets(place, socket.AF_INET)
 
 
 @contextlib.contextmanager
-def connect_epoll(place: Place) -> Iterator[Way]:
+def connect_epoll(place: Rendezvous) -> Iterator[Way]:
     """TCP with epoll."""
     yield _Sockets(place, socket.AF_INET, epoll=True)

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.rivals.executor import ExecutorClient
 
 
 @contextlib.asynccontextmanager
-async def connect(place: Place) -> AsyncIterator[ExecutorClient]:
-    """A client. One thread, as there is one server process elsewhere."""
+async def connect(place: Rendezvous) -> AsyncIterator[ExecutorClient]:
+    """Yield a client. One thread, as there is one server process elsewhere."""
     with ThreadPoolExecutor(1) as pool:
         yield ExecutorClient(pool)

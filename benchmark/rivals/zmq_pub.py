@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import ELEMENTS, OVER, TO_ALL, Arrays, End, Part, Way, missing_side
 from benchmark.subjects import Loop
 
@@ -26,7 +26,7 @@ _RETRY: Final = 5
 class _Publishing:
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -88,6 +88,6 @@ def _reading(sub: zmq.Socket[bytes]) -> End:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The sockets."""
+def connect(place: Rendezvous) -> Iterator[Way]:
+    """Yield the sockets."""
     yield _Publishing(place)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 from benchmark.queue_work import COPIED, ELEMENTS, OVER, Arrays, End, Part, Way, countdown, missing_side
 from benchmark.subjects import Loop
 
@@ -41,7 +41,7 @@ def _dealing(sockets: list[zmq.Socket[bytes]]) -> Callable[[bytes], object]:
 class _Pushing:
     loop: Loop = "none"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rendezvous) -> None:
         self.place = place
 
     @contextlib.contextmanager
@@ -105,6 +105,6 @@ def _reading(pull: zmq.Socket[bytes], part: Part) -> End:
 
 
 @contextlib.contextmanager
-def connect(place: Place) -> Iterator[Way]:
-    """The sockets."""
+def connect(place: Rendezvous) -> Iterator[Way]:
+    """Yield the sockets."""
     yield _Pushing(place)

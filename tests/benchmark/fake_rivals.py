@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any
 
-from benchmark.processes import Place
+from benchmark.processes import Rendezvous
 
 
 class _Client:
@@ -22,12 +22,12 @@ def _client(add: Callable[[int, int], int]) -> Iterator[_Client]:
     yield _Client(add)
 
 
-def connect(place: Place) -> Any:
+def connect(place: Rendezvous) -> Any:
     """Does as it is asked."""
     return _client(lambda a, b: a + b)
 
 
-def connect_failing(place: Place) -> Any:
+def connect_failing(place: Rendezvous) -> Any:
     """A client that raises when it is called."""
 
     def add(a: int, b: int) -> int:
@@ -36,17 +36,17 @@ def connect_failing(place: Place) -> Any:
     return _client(add)
 
 
-def connect_refused(place: Place) -> Any:
+def connect_refused(place: Rendezvous) -> Any:
     """There is nobody to connect to."""
     raise ConnectionRefusedError("nobody is there")
 
 
-def connect_dying(place: Place) -> Any:
+def connect_dying(place: Rendezvous) -> Any:
     """A client whose process ends when it is called."""
     return _client(lambda a, b: os._exit(3))
 
 
-def connect_hanging(place: Place) -> Any:
+def connect_hanging(place: Rendezvous) -> Any:
     """A client that gets no answer."""
 
     def add(a: int, b: int) -> int:
@@ -57,7 +57,7 @@ def connect_hanging(place: Place) -> Any:
 
 
 @contextlib.contextmanager
-def connect_lonely(place: Place) -> Iterator[_Client]:
+def connect_lonely(place: Rendezvous) -> Iterator[_Client]:
     """A client of the server that dies."""
     with connection.Client(place.socket(), "AF_UNIX") as server:
 
@@ -68,7 +68,7 @@ def connect_lonely(place: Place) -> Iterator[_Client]:
         yield _Client(add)
 
 
-def serve_dying(place: Place, ready: Callable[[], None]) -> None:
+def serve_dying(place: Rendezvous, ready: Callable[[], None]) -> None:
     """A server whose process ends with the first call."""
     with connection.Listener(place.socket(), "AF_UNIX") as listener:
         ready()
@@ -76,11 +76,11 @@ def serve_dying(place: Place, ready: Callable[[], None]) -> None:
         os._exit(3)
 
 
-def serve_failing(place: Place, ready: Callable[[], None]) -> None:
+def serve_failing(place: Rendezvous, ready: Callable[[], None]) -> None:
     """A server that cannot start."""
     raise OSError("no room for a server")
 
 
-def serve_ending(place: Place, ready: Callable[[], None]) -> None:
+def serve_ending(place: Rendezvous, ready: Callable[[], None]) -> None:
     """A server whose process ends before it is ready."""
     os._exit(3)

@@ -19,7 +19,7 @@ import pytest
 
 from benchmark import fractal_loads, loads, pool_loads, store_work, study_work
 from benchmark.durations import Durations
-from benchmark.processes import Caller, Place
+from benchmark.processes import Caller, Rendezvous
 from benchmark.questions import (
     acquire,
     bulk,
@@ -64,7 +64,7 @@ from benchmark.questions import (
 from benchmark.queue_work import COPIED, IN_PLACE, Follower, Ledger, Part, Stock, check
 from benchmark.results import Result
 from benchmark.rows import CONFIDENCE, Line, Row, interval, row
-from benchmark.run import Run, Turn
+from benchmark.run import Run, Trial
 from benchmark.subjects import (
     DIRECT,
     FLOORS,
@@ -304,7 +304,7 @@ def test_a_look_at_objects_finds_one_that_is_not_the_next_wherever_they_are_cut(
 def test_an_increment_that_is_lost_is_found(lost: int) -> None:
     class Forgetful:
         loop = "none"
-        place = Place("/nowhere")
+        place = Rendezvous("/nowhere")
 
         @contextlib.contextmanager
         def open(self, part: Part) -> Iterator[store_work.Kept]:
@@ -348,8 +348,8 @@ def test_who_fails_says_why_and_the_others_go_on() -> None:
     line = Line("q")
     with Run(TINY, []) as run, run.pairs([DIRECT[0], FLOORS["uvloop"]]) as pairs:
         turns = [
-            Turn(pairs[0], "benchmark.loads:no_such_load", {}, "fails"),
-            Turn(pairs[1], "benchmark.floors:turn", {}, "goes on"),
+            Trial(pairs[0], "benchmark.loads:no_such_load", {}, "fails"),
+            Trial(pairs[1], "benchmark.floors:turn", {}, "goes on"),
         ]
         failed, other = run.turns(line, turns)
     assert failed.note.startswith("failed: AttributeError")

@@ -1,4 +1,4 @@
-"""What a client does in its turn for the tables of a study of pools; the times are of one command, or one statement."""
+"""Loads for the tables of a study of pools; each time is of one command, or of one statement."""
 
 from __future__ import annotations
 

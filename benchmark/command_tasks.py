@@ -1,4 +1,4 @@
-"""What a study has other processes do for it: nothing, give bytes or ints, or paint."""
+"""Tasks of a study for other processes: nothing, bytes or ints, and painting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.mandelbrot import paint
 
 
 def nothing(size: int) -> None:
-    """An empty task."""
+    """Do nothing."""
 
 
 def some_bytes(size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the benchmark has in other languages than Python: built when it is first needed, and loaded."""
+"""Parts of the benchmark in other languages than Python: built when they are first needed, and loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is there to be looked at beside calls to another process: a plain await, and our server in another thread."""
+"""Context for calls to another process: a plain await, and our server in another thread."""
 
 from __future__ import annotations
 

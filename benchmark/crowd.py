@@ -47,7 +47,7 @@ class _Client:
         self._connection.send(order)
 
     def hear(self, end: float) -> Any:
-        """What it says until then."""
+        """Return the next message of the process until the time ``end``."""
         if not self._connection.poll(max(0.0, end - time.monotonic())):
             raise Failed("a client said nothing")
         said = self._connection.recv()
@@ -56,7 +56,7 @@ class _Client:
         return said
 
     def end(self) -> None:
-        """Wait until it has disconnected, if it was told to call; else it waits for that and has to be killed."""
+        """Wait until a client with an order to call has disconnected; kill any other one."""
         self._process.join(_DISCONNECT)
         self._process.kill()
         self._process.join()
@@ -64,7 +64,7 @@ class _Client:
 
 
 def _call(name: str, loop: Loop, place: Rendezvous, connection: Connection) -> None:
-    """The main function of a client: connects, says so, is told when to begin, and returns what it found."""
+    """Run a client: connect, report that, wait for the start, and send the result."""
     prepare(place, None)
     try:
         if loop == "none":
@@ -92,7 +92,7 @@ def _nobody() -> Any:
 
 
 def _main(name: str, loop: Loop, place: Rendezvous, connection: Connection) -> None:
-    """The main function of the process that forks; it has three orders, one after another."""
+    """Run the process that forks the clients; its parent sends three orders."""
     prepare(place, None)
     function(name)  # The imports, once for all.
     connection.send("ready")

@@ -15,12 +15,12 @@ from typing import Any
 import shmrpc
 from benchmark.subjects import Subject
 
-#: What several subjects and we ourselves are made of.
+#: Packages that several subjects and shmrpc itself use.
 _COMMON = ("msgspec", "msgpack", "uvloop")
 
 
 def before(subjects: Iterable[Subject], *, pinned: bool) -> dict[str, Any]:
-    """What is known before anything is measured."""
+    """Return the facts that are known before the run."""
     cpuinfo = _read("/proc/cpuinfo")
     models = [line.partition(": ")[2] for line in cpuinfo.splitlines() if line.startswith("model name")]
     virtual = _read("/sys/hypervisor/type") or ("yes" if " hypervisor" in cpuinfo else "no")
@@ -41,12 +41,12 @@ def before(subjects: Iterable[Subject], *, pinned: bool) -> dict[str, Any]:
 
 
 def after(seconds: float) -> dict[str, Any]:
-    """What is known when all is measured."""
+    """Return the facts that are known after the run."""
     return {"load after": _load(), "seconds": round(seconds, 1)}
 
 
 def lines(environment: dict[str, Any]) -> list[tuple[str, str]]:
-    """It as names and texts."""
+    """Return the environment as names and texts."""
     made = []
     for name, value in environment.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What the machine and the codec take by themselves: the loads of a client without a server."""
+"""The floors: loads of a client without a server, for the machine and the codec alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmark.payloads import payload
 from benchmark.processes import Caller, Rendezvous
 from benchmark.results import Result
 
-#: How many round trips of a ping-pong make one figure.
+#: Round trips of a ping-pong for one figure.
 _BATCH: Final = 10_000
 #: Blocks of shared memory begin where a page does.
 _PAGE: Final = mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""What a client does in its turn for the questions of fractals: the example's painter, and what it measures itself."""
+"""Loads for the questions of fractals: the example's painter, and its own measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmark.processes import Caller
 from benchmark.results import Result
 from shmrpc.pools.processes.cpus import usable_cpus
 
-#: What is found, among the extras.
+#: Names of the extra figures.
 CPUS, TRANSPORT, TICKER = "share of the CPUs", "share that is transport", "ticker p99, ms"
 #: Where the tiles lie: at the edge of the set, where they take some milliseconds.
 _ZOOM, _COLUMN, _ROW = 6, 14, 30

@@ -16,7 +16,7 @@ service.endpoint(work.echo)
 
 
 class _Client:
-    """As a rival's; an array is a value as any other."""
+    """A client with the methods of a rival's; an array is sent as any other value."""
 
     def __init__(self, client: shmrpc.Client) -> None:
         self.add, self.array = client.add, client.echo

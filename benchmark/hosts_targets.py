@@ -1,4 +1,4 @@
-"""What we mean to reach between hosts."""
+"""The targets between hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we mean to reach with large data."""
+"""The targets of large data."""
 
 from __future__ import annotations
 

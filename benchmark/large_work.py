@@ -20,7 +20,7 @@ _kept: Final[list[Frame]] = []
 
 @service.endpoint
 def echo(value: Any) -> Any:
-    """What comes in goes out."""
+    """Return the value."""
     return value
 
 

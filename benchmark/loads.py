@@ -1,4 +1,4 @@
-"""What a client with a loop does in its turn. Each load is given a caller and how long it shall take."""
+"""Loads of a client with a loop. Each load is given a caller and its length in seconds."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def _leave(feed: AsyncIterator[Any]) -> None:
 
 
 async def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
-    """Return a lock that nobody else wants; the times are the means of batches."""
+    """Acquire and release a lock without contention; the times are the means of batches."""
     times: list[int] = []
     lock = caller.client.lock
     start = before = _now()
@@ -218,7 +218,7 @@ async def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
     return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
-#: What :func:`hold` has connected.
+#: Connections of :func:`hold`.
 _held: Final = contextlib.AsyncExitStack()
 
 

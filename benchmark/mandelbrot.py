@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-#: What a window shows.
+#: The edges of a window.
 _LEFT, _RIGHT, _BOTTOM, _TOP = -2.2, 0.8, -1.4, 1.4
 #: After how many steps a point belongs to the set.
 STEPS: Final = 100

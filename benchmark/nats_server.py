@@ -30,7 +30,7 @@ def program() -> str | None:
 
 @functools.cache
 def url() -> str:
-    """Return its URL; it is started when somebody first asks. Raises NotStarted."""
+    """Return the URL of the server, which the first call starts. Raises NotStarted."""
     found = program()
     if found is None:
         raise NotStarted("not installed: nats-server (make nats-server)")
@@ -64,5 +64,5 @@ def _ports(folder: Path) -> Any:
         try:
             return json.loads(file.read_text())
         except ValueError:
-            pass  # It is still being written.
+            pass  # The file is still incomplete.
     return None

@@ -46,7 +46,7 @@ def _signals() -> Iterator[tuple[shmrpc.sync.Signal, shmrpc.sync.Signal]]:
 
 
 def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The other side of a round trip."""
+    """Serve the other side of a round trip."""
     with _signals() as (there, back), words(place) as shared:
         ready()
         answer(back.signal, there.wait, shared)

@@ -22,13 +22,13 @@ service.endpoint(_taken.taken)
 
 @service.endpoint
 def take(message: bytes) -> None:
-    """A message of which the receiver has a copy."""
+    """Receive a copy of a message."""
     _taken.take(message)
 
 
 @service.endpoint
 def look(message: memoryview) -> None:
-    """A message that is looked at where it lies."""
+    """Read a message in place."""
     _taken.take(message)
 
 
@@ -44,7 +44,7 @@ class _Client:
 
     def __init__(self, client: shmrpc.Client) -> None:
         self.client = client
-        # As a user's program has them; what a call costs is to be found here and not in what wraps it.
+        # The names that a user's program has, without a wrapper that costs time.
         self.add, self.echo, self.count = client.add, client.echo, client.count
 
     async def bulk(self, data: bytes, messages: int, endpoint: str = "take") -> None:

@@ -1,4 +1,4 @@
-"""What goes there and back: bytes, lists of ints, and a nested record."""
+"""Payloads: bytes, lists of ints, and a nested record."""
 
 from __future__ import annotations
 

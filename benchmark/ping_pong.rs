@@ -1,4 +1,4 @@
-//! What the machine itself takes, for the benchmark to hold the rest against. `floors.py` loads it.
+//! The time that the machine itself takes, as a floor for the benchmark. `floors.py` loads this library.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ const END: u32 = u32::MAX;
 /// Threads that share a CPU need a time slice for each word: they do not finish their rounds, of which there are
 /// ten thousand, for minutes.
 const LONGEST: Duration = Duration::from_millis(500);
-/// Looks in vain after which there is one at the clock; both threads having a CPU, it takes fewer.
+/// Failed checks after which the clock is read; with a CPU for each thread fewer are needed.
 const LOOKS: u32 = 4096;
 
 /// Lets two threads that spin pass a word back and forth `rounds` times, or fewer if each takes a time slice; nanoseconds

@@ -1,4 +1,4 @@
-"""What a client has a pool do in its turn. Every result is checked."""
+"""Loads of a client of pools. Every result is checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _fork: Final = multiprocessing.get_context("fork")
 _CALLS: Final = 32
 #: The shortest and the longest of tasks that are mixed, in seconds.
 _QUICK, _LONG = 1e-6, 10e-3
-#: How long a task of a worker takes that is to be told from the others, in seconds.
+#: Length of a task of a worker that must be distinguishable from the others, in seconds.
 _PAUSE: Final = 1e-3
-#: How long a worker that has been killed may be missed, in seconds.
+#: The longest time without a replacement for a killed worker, in seconds.
 _MISSED: Final = 10.0
 #: The leading figures that stand among the extras.
 TASK, IDEAL, COPIES = "a task, µs", "times the ideal", "copies"
@@ -127,7 +127,7 @@ def broadcast(caller: Caller, *, seconds: float, workers: int, size: int) -> Res
     import numpy as np  # Only arrays need it.
 
     async def load(team: Team) -> Result:
-        await _kept_by_all(team, workers, np.ones(8))  # What workers need for arrays, they have then.
+        await _kept_by_all(team, workers, np.ones(8))  # Let the workers import what arrays need.
         before = pss_of(os.getpid())
         array = np.full(size // 8, 2.0)
         start = _now()
@@ -178,7 +178,7 @@ def replacement(caller: Caller, *, seconds: float, workers: int) -> Result:
         while _now() < until:
             try:
                 found = {*await of(team.map(pid_after, [_PAUSE] * workers))}
-            except Exception:  # It is broken, or a task was in doubt.
+            except Exception:  # The pool is broken, or a task was in doubt.
                 if (renew := getattr(team, "renew", None)) is not None:
                     renew()
                 continue

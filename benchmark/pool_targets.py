@@ -1,4 +1,4 @@
-"""What we mean to reach with pools."""
+"""The targets of pools."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _arrays(found: RowIndex) -> tuple[str, bool]:
     return text, max(factors.values()) <= 0.1
 
 
-#: Those that each of our pools has to meet.
+#: Targets of each of our pools.
 _OF_A_POOL: Final[tuple[tuple[str, str, Callable[..., tuple[str, bool]]], ...]] = (
     ("a task that does nothing, p50", "≤ 1.5 × a call, ≥ 30 × ProcessPoolExecutor", _run),
     ("many tasks, submitted one by one, each", "≤ 2 µs, ≥ 20 × ProcessPoolExecutor", _submit),

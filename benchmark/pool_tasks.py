@@ -1,4 +1,4 @@
-"""What pools of any make are given to do."""
+"""Tasks for pools of any make."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-#: What a worker keeps of what all workers were given.
+#: Values that a worker keeps of those that all workers were given.
 _kept: Final[list[Any]] = []
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark asks of pools of any make, and the client that has them, a pool at a time."""
+"""Operations of pools of any make, and the client that opens one pool at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Team(Protocol):
         """Return the results of many tasks."""
 
     def share(self, value: Any) -> Any:
-        """What tasks are to be given for a value that all of them need."""
+        """Return the argument that gives tasks a value that all of them need."""
 
 
 class ArgumentTeam:
@@ -112,7 +112,7 @@ class Pools:
         return await self._stack.enter_async_context(made)
 
     def _run(self, work: Coroutine[Any, Any, _R]) -> _R:
-        if self._loop == "none":  # Nothing is waited for: what blocks, blocks. And nobody forks within a loop.
+        if self._loop == "none":  # The functions block, and no process forks within a loop.
             try:
                 work.send(None)
             except StopIteration as done:
@@ -147,5 +147,5 @@ def pools(
 
 
 async def of(done: Awaitable[_R] | _R) -> _R:
-    """What a team does, awaited if need be."""
+    """Return a result of a team, after awaiting it if necessary."""
     return await done if inspect.isawaitable(done) else done

@@ -1,4 +1,4 @@
-"""The processes of a subject: a server, and a client that does a load when it is told to."""
+"""The processes of a subject: a server, and a client that runs loads on request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rendezvous:
 
     #: A directory of their own.
     directory: str
-    #: What both inherit, where the subject has that.
+    #: An object that both sides inherit, for subjects that need one.
     shared: Any = None
 
     def socket(self, name: str = "socket") -> str:
@@ -50,7 +50,7 @@ class NotStarted(RuntimeError):
 
 
 class Failed(RuntimeError):
-    """A process could not do what it was told; says why."""
+    """Error of a process that could not run a load, with the reason."""
 
 
 def function(name: str) -> Any:
@@ -61,7 +61,7 @@ def function(name: str) -> Any:
 
 @dataclasses.dataclass
 class Caller:
-    """What a load is given: a client, and a way to make more of them, as context managers."""
+    """The arguments of a load: a client, and functions that open further clients as context managers."""
 
     client: Any
     connect: Callable[[], Any]
@@ -74,7 +74,7 @@ def run(loop: Loop, main: Coroutine[Any, Any, None]) -> None:
 
 
 def prepare(place: Rendezvous, cpu: int | None) -> None:
-    """What every process of a subject begins with; it ends when the one that started it does."""
+    """Prepare a process of a subject, so that it ends with the process that started it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it, which ends it then.
     os.environ.update(XDG_RUNTIME_DIR=place.directory, SHMRPC_DIRECTORY="")
@@ -87,7 +87,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _serve(name: str, loop: Loop, place: Rendezvous, cpu: int | None, connection: Connection) -> None:
-    """The main function of a server."""
+    """Run a server."""
     prepare(place, cpu)
 
     def ready() -> None:
@@ -110,7 +110,7 @@ def _serve(name: str, loop: Loop, place: Rendezvous, cpu: int | None, connection
 
 @contextlib.contextmanager
 def _telling(connection: Connection) -> Iterator[None]:
-    """What goes wrong is told to the parent."""
+    """Send an exception of the block to the parent."""
     try:
         yield
     except Exception as error:
@@ -120,7 +120,7 @@ def _telling(connection: Connection) -> Iterator[None]:
 
 
 def _call(name: str, loop: Loop, place: Rendezvous, cpu: int | None, connection: Connection) -> None:
-    """The main function of a client. It connects when it is first told to do something."""
+    """Run a client, which connects at its first order."""
     prepare(place, cpu)
 
     def connect() -> Any:
@@ -174,7 +174,7 @@ def _call_blocking(connect: Callable[[], Any], connection: Connection) -> None:
             except Exception as error:
                 result = _failure(error)
             connection.send(result)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # It ends: nothing shall interrupt its cleaning up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Nothing may interrupt the clean-up of a process that ends.
 
 
 def _failure(error: Exception) -> Failed:
@@ -246,7 +246,7 @@ class Child:
             self._connection.send(None)
         children = list(descendants(self.pid))
         if self._listens:
-            self.process.join(2)  # It ends by itself, and what it uses with it.
+            self.process.join(2)  # The process ends by itself, and with it the processes that it uses.
         self.process.terminate()  # Unless it has been waited for: its id may be another's by now.
         self.process.join(3)
         if self.process.is_alive():
@@ -259,7 +259,7 @@ class Child:
 
 
 def _of_threads(pid: int, file: str) -> Iterator[str]:
-    """What the kernel says in a file of each thread of a process. It may end meanwhile, and so may its threads."""
+    """Yield the contents of a /proc file of each thread of a process; the process and its threads may end meanwhile."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
@@ -281,7 +281,7 @@ def cpu_of(pid: int) -> float:
 
 
 def switches_of(pid: int) -> int:
-    """How often the threads of a process have gone to sleep."""
+    """Return the number of voluntary context switches of a process."""
     lines = [line for status in _of_threads(pid, "status") for line in status.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
@@ -296,7 +296,7 @@ def pss_of(pid: int) -> int:
     """Bytes of memory of a process and of its descendants, of what they share each one's share."""
     found = 0
     for each in (pid, *descendants(pid)):
-        with contextlib.suppress(OSError):  # It may end meanwhile.
+        with contextlib.suppress(OSError):  # The process may end meanwhile.
             lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
             found += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
     return found

@@ -45,6 +45,6 @@ class Shown:
         self._console.print(text, markup=False, highlight=False)
 
     def step(self, text: str) -> None:
-        """A step of it begins; there are thousands, so that only a terminal shows them."""
+        """Show a step on a terminal; there are thousands."""
         if self._bar is not None:
             self._bar.update(self._task, description=text)

@@ -27,7 +27,7 @@ _fork: Final = multiprocessing.get_context("fork")
 
 @dataclasses.dataclass
 class Duty:
-    """What a process is given: its end of the queue, its part, and the connection to who has forked it."""
+    """The arguments of a process: its end of the queue, its part, and the connection to the process that forked it."""
 
     place: Rendezvous
     end: End
@@ -56,7 +56,7 @@ class _Worker:
         self._connection.send(word)
 
     def hear(self, end: float) -> Any:
-        """What it says until then."""
+        """Return the next message of the process until the time ``end``."""
         if not self._connection.poll(max(0.0, end - time.monotonic())):
             raise Failed("a process of the queue said nothing")
         said = self._connection.recv()
@@ -72,7 +72,7 @@ class _Worker:
 
 
 def _main(way: Way, part: Part, work: Callable[..., Any], parameters: dict[str, Any], connection: Connection) -> None:
-    """The main function of a process: opens its end and does its work."""
+    """Run a process: open its end of the queue, and do its work."""
     prepare(way.place, None)
     try:
         if way.loop == "none":
@@ -125,7 +125,7 @@ class Crew:
             worker.say(start)
 
     def hear(self, workers: Iterable[_Worker], seconds: float) -> list[Any]:
-        """What each of them says in its time."""
+        """Return the next message of each worker, within ``seconds``."""
         end = time.monotonic() + seconds + _PATIENCE
         return [worker.hear(end) for worker in workers]
 

@@ -1,4 +1,4 @@
-"""What processes do at the ends of a queue, and the loads that have them do it.
+"""The work of processes at the ends of a queue, and the loads that order it.
 
 Each piece of work stands here twice, for processes without a loop and, with ``_in_loop``, for those that have one.
 """
@@ -23,7 +23,7 @@ from benchmark.results import Result
 from benchmark.sharing import words
 from shmrpc import QueueShutDown
 
-#: Seconds of CPU time that somebody has used.
+#: Returns seconds of CPU time.
 Clock = Callable[[], float]
 
 _now = time.perf_counter_ns
@@ -40,7 +40,7 @@ _PUT, _GOT, _GROWN = range(3)
 
 @dataclasses.dataclass
 class Done:
-    """What a process has done: from when to when, by a clock that all share, and with how much CPU time."""
+    """The work of a process: its begin and end by a clock that all share, and its CPU time."""
 
     start: int
     end: int
@@ -52,7 +52,7 @@ class Done:
 
     @property
     def items(self) -> int:
-        """How many items were got."""
+        """The number of received items."""
         return sum(self.seen)
 
 
@@ -64,7 +64,7 @@ class Watch:
         self.start, self._used = _now(), cpu()
 
     def done(self, **more: Any) -> Done:
-        """What is done by now."""
+        """Return the work so far."""
         return Done(self.start, _now(), self._cpu() - self._used, **more)
 
 
@@ -88,7 +88,7 @@ def _put_for(end: End, stock: Stock, number: int, seconds: float, cpu: Clock = t
 
 
 def put_all(duty: Duty, *, stock: Stock, seconds: float) -> None:
-    """A writer of all that it can put in that time."""
+    """Put as many items as possible in ``seconds``."""
     duty.begin()
     duty.tell(_put_for(duty.end, stock, duty.part.number, seconds))
     duty.end.end()
@@ -96,7 +96,7 @@ def put_all(duty: Duty, *, stock: Stock, seconds: float) -> None:
 
 
 async def put_all_in_loop(duty: Duty, *, stock: Stock, seconds: float) -> None:
-    """The same in a loop."""
+    """Put as many items as possible in ``seconds``, in a loop."""
     put, put_many, single = duty.end.put, duty.end.put_many, stock.batch == 1
     batches, count = stock.batches(duty.part.number), 0
     await asyncio.to_thread(duty.begin)
@@ -167,7 +167,7 @@ def rate(
         return Part(side, number, writers, readers, raw=raw)
 
     with Crew() as crew:
-        # Readers first: some have to be there before anybody can put.
+        # Readers first: some must be there before a writer can put.
         getting = crew.add(
             way, [part("get", number) for number in range(readers)], _get if blocks else _get_in_loop, stock=stock
         )
@@ -199,7 +199,7 @@ def _together(stock: Stock, put: list[Done], got: list[Done]) -> Result:
 
 
 def _least(counts: list[int]) -> float:
-    """What the least of them is of their mean."""
+    """Return the smallest count relative to the mean."""
     return min(counts) * len(counts) / (sum(counts) or 1)
 
 
@@ -304,7 +304,7 @@ def hand_over(caller: Caller, *, seconds: float, asleep: bool) -> Result:
 
 
 def _one_way(crew: Crew, putting: list[Any], getting: list[Any], seconds: float) -> Result:
-    """What comes of one writer, and of readers that have got all of it and taken the times."""
+    """Return the result of one writer, and of readers that have received everything and measured the times."""
     (put,) = crew.hear(putting, seconds)
     crew.end(putting)
     got: list[Done] = crew.hear(getting, 0.0)
@@ -427,7 +427,7 @@ def growth(caller: Caller, *, seconds: float, most: int, size: int) -> Result:
 
 
 def _in_threads(duty: Duty, way: Way, work: Callable[[End, int], Done], threads: int, one_handle: bool) -> list[Done]:
-    """What each thread has done, once all have ended."""
+    """Return the work of each thread, once all have ended."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(threads) as pool:
         others: Any = () if one_handle else (stack.enter_context(way.open(duty.part)) for _ in range(threads))  # type: ignore[arg-type]
         ends = list(others) or [duty.end] * threads
@@ -452,7 +452,7 @@ def _get_in_threads(duty: Duty, *, way: Way, stock: Stock, threads: int, one_han
 
 
 def rate_of_threads(caller: Caller, *, seconds: float, threads: int, one_handle: bool, batch: int, size: int) -> Result:
-    """As :func:`rate`, of so many writing threads of a process and so many reading ones of another."""
+    """Measure the rate as :func:`rate` does, with writing threads in one process and reading threads in another."""
     way: Way = caller.client
     stock, given = Stock(threads, batch, size), {"way": way, "threads": threads, "one_handle": one_handle}
     with Crew() as crew:

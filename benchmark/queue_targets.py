@@ -1,4 +1,4 @@
-"""What we mean to reach with queues."""
+"""The targets of queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmark.subjects import QUEUES
 from benchmark.verdict import NotAsked, NotMeasured, RowIndex, Target
 
 _THREADS: Final = QUEUES[0].name
-#: Those of the standard library.
+#: Queues of the standard library.
 _PYTHONS: Final = ("multiprocessing.Queue", "multiprocessing.SimpleQueue")
 _SOCKET: Final = "socket, dealing, uvloop"
 
@@ -68,7 +68,7 @@ def _batches(found: RowIndex, ours: str) -> tuple[str, bool]:
 
 
 def _at_least(found: RowIndex, question: str, own: Callable[[str], float], rivals: list[str]) -> float:
-    """How many times the best of these rivals, where that is least."""
+    """Return the smallest ratio of ours to the best of these rivals."""
     cases = [case for case, _, _ in queue_batches.cases()]
     return min(own(case) / max(found.value(question, case, name) for name in rivals) for case in cases)
 

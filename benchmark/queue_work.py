@@ -28,20 +28,20 @@ Arrays = tuple[Callable[[int], Any], Callable[[], int]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one process is to a queue: the writer or the reader of that number, of so many."""
+    """The part of a process: writer or reader, its number, and how many there are."""
 
     side: Literal["put", "get"]
     number: int
     writers: int
     readers: int
-    #: How many items may wait, for queues that count them; 0: any number.
+    #: The most waiting items, for queues that count them; 0: any number.
     most: int = 10_000
-    #: Whether items are bytes, for queues that then need no encoding.
+    #: True if items are bytes, for queues that then need no encoding.
     raw: bool = False
 
 
 def missing_side(*_: Any) -> Any:
-    """What an end with one direction has as its other one."""
+    """Raise an error: the stand-in for the missing side of an end with one direction."""
     raise NotImplementedError("this end has one direction")
 
 
@@ -54,11 +54,11 @@ class End:
     get: Callable[[], Any] = missing_side
     #: At least one item, at most so many.
     get_many: Callable[[int], Any] = missing_side
-    #: Says that this writer has put what it had. The first writer says so when all others have said it.
+    #: Announces that this writer has put all its items. The first writer does so after all others.
     end: Callable[[], Any] = missing_side
     #: A reader has got this, which is no item: whether that was the last there is for it.
     is_over: Callable[[Any], bool] = bool
-    #: How many items wait, where that can be asked.
+    #: Returns the number of waiting items, where the queue can report it.
     size: Callable[[], int] = int
     #: Makes, for each of the ways in which it has arrays, the functions for them.
     arrays: Mapping[str, Callable[[], Arrays]] = dataclasses.field(default_factory=dict)
@@ -68,7 +68,7 @@ class Way(Protocol):
     """The client of a subject that has queues: it is there before the processes that use it, which are forked."""
 
     place: Rendezvous
-    #: What the processes run on.
+    #: The loop of the processes.
     loop: Loop
 
     def open(self, part: Part) -> AbstractContextManager[End] | AbstractAsyncContextManager[End]:
@@ -156,12 +156,12 @@ class Stock:
         self.places = {item: number for number, item in enumerate(self.items)}
 
     def batches(self, writer: int) -> list[list[Any]]:
-        """What a writer puts, in order."""
+        """Return the batches of a writer, in order."""
         start = writer * self._each
         return [self.items[at : at + self.batch] for at in range(start, start + self._each, self.batch)]
 
     def expected(self, batches: Sequence[int]) -> list[int]:
-        """How many items of each batch come, if the writers have put so many batches."""
+        """Return the expected number of items of each batch, for these numbers of batches of the writers."""
         each = self._each // self.batch
         return [self.batch * (put // each + (at < put % each)) for put in batches for at in range(each)]
 
@@ -172,7 +172,7 @@ def _bytes(number: int, size: int) -> bytes:
 
 
 class Ledger:
-    """What a reader has got: how many items of each batch."""
+    """The items that a reader has received, counted by batch."""
 
     def __init__(self, stock: Stock) -> None:
         self._items, self._places, self._batch = stock.items, stock.places, stock.batch

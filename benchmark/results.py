@@ -1,4 +1,4 @@
-"""What one turn of one subject gives."""
+"""The result of one turn of one subject."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from benchmark.durations import Durations
 
 @dataclasses.dataclass
 class Result:
-    """What a load found in its turn."""
+    """The result of a load in its turn."""
 
-    #: How many calls, items or messages there were in ``seconds``.
+    #: The number of calls, items or messages in ``seconds``.
     calls: int
     seconds: float
-    #: How long each took, where that was looked at.
+    #: The duration of each, where the load measures it.
     times: Durations | None = None
     #: Seconds of CPU that all processes of the subject used meanwhile; added by the process that asked for the load.
     cpu: float = 0.0
-    #: What else was found, by name.
+    #: Other figures, by name.
     extra: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a run finds: one row for each subject of each line, and a line is a case of a question."""
+"""Rows of a run: one for each subject of each line; a line is a case of a question."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmark.results import Result
 #: shown but not compared, as a direct call is.
 Role = Literal["ours", "rival", "floor", "context"]
 #: Which of a result's figures decides a line. ``cpu`` is for a call; anything else stands among the extras.
-Lead = Literal["p50", "p99", "rate", "cpu"] | str
+LeadingFigure = Literal["p50", "p99", "rate", "cpu"] | str
 
 _PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-#: How sure an interval is to hold the median, if there are rounds enough; of five rounds it is from least to most.
+#: The probability with which an interval contains the median, with enough rounds; of five, from least to most.
 CONFIDENCE: Final = 0.9
 
 
@@ -28,7 +28,7 @@ class Line:
 
     question: str
     case: str = ""
-    lead: Lead = "p50"
+    lead: LeadingFigure = "p50"
     unit: str = "µs"
     higher_is_better: bool = False
 
@@ -53,7 +53,7 @@ class Row:
     calls_per_second: float | None = None
     #: CPU time of all processes of the subject for one call.
     cpu: float | None = None
-    #: What does not fit into the columns.
+    #: Figures without a column.
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
     #: The distribution over all rounds: microseconds, and the share of the calls that took no longer.
     steps: list[tuple[float, float]] = dataclasses.field(default_factory=list)
@@ -77,7 +77,7 @@ class Row:
         return self.value > other.value if self.line.higher_is_better else self.value < other.value
 
     def times_better(self, other: Row) -> float:
-        """How many times better it is than another row of its line."""
+        """Return the ratio to another row of the same line; more than 1 is better."""
         mine, theirs = self.value or math.nan, other.value or math.nan
         return mine / theirs if self.line.higher_is_better else theirs / mine
 
@@ -120,7 +120,7 @@ def row(line: Line, subject: str, role: Role, results: Iterable[Result]) -> Row:
     return made
 
 
-def figure(result: Result, lead: Lead) -> float:
+def figure(result: Result, lead: LeadingFigure) -> float:
     """Return the leading figure of one round."""
     if lead == "rate":
         return result.calls / result.seconds

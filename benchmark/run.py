@@ -1,4 +1,4 @@
-"""How a run goes: its form, the pairs of processes that stay alive, and rounds in which each has its turn."""
+"""A run: its form, the pairs of processes that stay alive, and rounds in which each has its turn."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Progress = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How much is done."""
+    """The amount of work of a run."""
 
     name: str
     rounds: int
     #: Seconds of a turn, and of one that warms up; 0: none does.
     seconds: float
     warm_up: float
-    #: How many tasks call at once, how many processes do, and how large payloads are.
+    #: Numbers of tasks that call at once, of client processes, and sizes of payloads.
     in_flight: tuple[int, ...]
     clients: tuple[int, ...]
     sizes: tuple[int, ...]
     #: Calls a second of an open loop.
     rates: tuple[int, ...]
-    #: How many messages go one way until their receiver is asked whether it has seen them.
+    #: One-way messages before the receiver is asked for their number.
     messages: int
     #: Seconds for which idle connections are watched, and how many there are.
     idle: float
@@ -43,7 +43,7 @@ class Form:
     most_ints: int = 1_000_000
     #: Bytes of an array for all workers of a pool.
     broadcast: int = 16 << 20
-    #: Whether every server is started once more for each round, to see how long that takes, or only some.
+    #: True if every server is started once more for each round, to time its start; False for only some.
     all_starts: bool = True
 
     @property
@@ -148,7 +148,7 @@ class Pair:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Yield its turn. What is restless stands still but for its turns."""
+        """Let the pair run for its turn. A restless pair is stopped except during its turns."""
         self._signal(signal.SIGCONT)
         try:
             yield
@@ -156,7 +156,7 @@ class Pair:
             self.rest()
 
     def rest(self) -> None:
-        """From now on it stands still, if it is restless: others would have one CPU less."""
+        """Stop a restless pair from now on, because others would have one CPU less."""
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -173,12 +173,12 @@ class Pair:
 
 @dataclasses.dataclass
 class Trial:
-    """What one subject does when its turn comes: a load, by its pair."""
+    """The turn of one subject: a load of its pair."""
 
     pair: Pair
     load: str
     parameters: dict[str, Any]
-    #: As what it stands in the table; a subject may have several turns of a line.
+    #: The name in the table; a subject may have several turns of a line.
     name: str = ""
     #: Its role in this line; None: that of its subject.
     role: Role | None = None
@@ -187,14 +187,14 @@ class Trial:
         self.name = self.name or self.pair.subject.name
 
     def row(self, line: Line, results: Sequence[Result], failed: str) -> Row:
-        """What came of its rounds."""
+        """Return the row of the rounds."""
         role = self.role or self.pair.subject.role
         return Row(line, self.name, role, note=failed) if failed else row(line, self.name, role, results)
 
 
 @dataclasses.dataclass
 class Run:
-    """One run: which subjects take part, how much is done, and what is told of its progress."""
+    """A run: its subjects, its amount of work, and the reports of its progress."""
 
     form: Form
     subjects: Sequence[Subject]

@@ -1,4 +1,4 @@
-"""What is done with locks and signals of whatever make, and the words in memory by which it shows that they work."""
+"""Operations on locks and signals of any make, and words in memory that show that they work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmark.processes import Rendezvous
 
-#: What a lock protects; what a signal's sender has written, and what its receiver has made of it.
+#: Words: what a lock protects, what a signal's sender has written, and what its receiver has made of it.
 COUNT, ASKED, ANSWERED = range(3)
 
 
@@ -70,7 +70,7 @@ class Trip:
 
 
 def answer(signal: Callable[[], object], wait: Callable[[], object], words: memoryview) -> None:
-    """The server of a :class:`Trip`."""
+    """Serve a :class:`Trip`."""
     while True:
         wait()
         words[ANSWERED] = words[ASKED]

@@ -1,4 +1,4 @@
-"""What we mean to reach with names that have members and no server."""
+"""The targets of locks, semaphores, signals and memory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import shmrpc
 from benchmark.processes import Rendezvous
 
 _NAME: Final = "messages"
-#: As many bytes as InterProcessPyObjects has.
+#: The size that InterProcessPyObjects has.
 _ROOM: Final = "1000MiB"
 _PATIENCE: Final = 30.0
 
@@ -25,7 +25,7 @@ def _open() -> shmrpc.sync.Store:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The receiver: told how many come, it answers with the sum of their last bytes."""
+    """Run the receiver, which gets the number of messages and replies with the sum of their last bytes."""
     with _open() as store, shmrpc.sync.queue("orders") as orders, shmrpc.sync.queue("answers") as answers:
         ready()
         while True:

@@ -1,4 +1,4 @@
-"""How much memory a million ints take: in a store, and in Python."""
+"""Memory of a million ints: in a store, and in Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _made(kind: str) -> Any:
 
 
 def shared(caller: Caller, *, kind: str, seconds: float = 0.0) -> Result:
-    """What a store uses more once it has them."""
+    """Measure the growth of a store by a million ints."""
     start = time.perf_counter()
     with shmrpc.sync.store("million", "256MiB") as store:
         before = store.stats()
@@ -35,7 +35,7 @@ def shared(caller: Caller, *, kind: str, seconds: float = 0.0) -> Result:
 
 
 def plain(caller: Caller, *, kind: str, seconds: float = 0.0) -> Result:
-    """What Python says of its own."""
+    """Measure the growth of a Python process by a million ints."""
     start, made = time.perf_counter(), _made(kind)
     used = sys.getsizeof(made) + (0 if kind == LIST else sum(map(sys.getsizeof, made)))
     return Result(_COUNT, time.perf_counter() - start, extra={"MB": used / 1e6})

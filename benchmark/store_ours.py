@@ -18,7 +18,7 @@ _KEY: Final = "player"
 
 shmrpc.shared(Player)
 
-#: What the player is made of, and a field of it: as it is read and written, and as a key.
+#: The player's type, and a field of it: as a statement reads and writes it, and as a key.
 _SHAPES: Final[dict[str, tuple[Callable[[], Any], str, str]]] = {
     "struct": (list, "it[_{number}]", "_{number}"),
     "dataclass": (Player, "it.{name}", "'{name}'"),

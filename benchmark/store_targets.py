@@ -1,4 +1,4 @@
-"""What we mean to reach with stores."""
+"""The targets of stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmark.verdict import RowIndex, Target
 _STRUCT, _DATACLASS, _DICT, _ = (subject.name for subject in STORES)
 _FIELDS: Final = (_STRUCT, _DATACLASS)
 _RIVAL: Final = "InterProcessPyObjects"
-#: What the fields of ours are of, and which of the rival's is like it.
+#: The kind of our fields, with the similar one of the rival.
 _LIKE: Final = {_STRUCT: f"{_RIVAL} list", _DATACLASS: f"{_RIVAL} dataclass"}
 
 

@@ -69,11 +69,11 @@ def _missing(*_: Any) -> Any:
 
 @dataclasses.dataclass
 class Kept:
-    """What one process has of the shared values."""
+    """The handles of one process for the shared values."""
 
     #: Sets all fields to 0, and the values of all keys to 1.
     reset: Callable[[], Any]
-    #: What all fields are.
+    #: Returns all fields.
     totals: Callable[[], Sequence[int]]
     #: Increments each field once: as one writer does, or so that none is lost if there are more.
     increment: Repeated
@@ -99,7 +99,7 @@ class ValueStore(Protocol):
     loop: Loop
 
     def open(self, part: Part) -> AbstractContextManager[Kept]:
-        """What the process has that calls it."""
+        """Open the shared values for the process that calls this method."""
 
 
 def repeated(*statements: str, **names: Any) -> Repeated:
@@ -145,7 +145,7 @@ def of_fields(statement: str, numbers: Sequence[int] = range(len(FIELDS))) -> li
 
 
 class _Done(NamedTuple):
-    """What a process has done, in nanoseconds and seconds of CPU."""
+    """The work of a process, in nanoseconds and seconds of CPU."""
 
     start: int
     end: int
@@ -181,7 +181,7 @@ def _for_a_while(do: Repeated, seconds: float) -> _Done:
 
 
 def _together(crew: Crew, workers: Any, seconds: float, each: int) -> tuple[Result, list[int], list[int]]:
-    """What writers have done, how often each, and the totals after all have ended."""
+    """Return the work of all writers, and the totals after their end."""
     done: list[_Done] = crew.hear(workers, seconds)
     totals: list[list[int]] = []
     for worker in reversed(workers):
@@ -259,7 +259,7 @@ def entries(caller: Caller, *, seconds: float, what: str) -> Result:
 
 
 def _work_on_keys(duty: Duty, *, what: str, seconds: float) -> list[int]:
-    """As above; and how much all values are together."""
+    """Work on the keys of a dict, and return the sum of all values as well."""
     kept = _kept(duty)
     kept.reset()
     duty.begin()

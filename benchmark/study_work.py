@@ -22,7 +22,7 @@ from benchmark.results import Result
 
 #: Bytes of an object.
 OBJECT: Final = 50
-#: What a look at objects finds: nothing wrong, the end, or another object than the next one.
+#: Results of a check of objects: all right, the end, or another object than the next one.
 _RIGHT, _OVER = range(2)
 
 _now = time.perf_counter_ns
@@ -86,7 +86,7 @@ class Batch:
 
 
 def reading(look: Callable[[Any], int]) -> Callable[[], int | None]:
-    """What a reader gets: at the end how many bytes there were, and None before.
+    """Return a function for a reader, which returns the number of bytes at the end, and None before.
 
     ``look`` waits for some bytes and checks them from a position on.
     """

@@ -9,16 +9,16 @@ from typing import Final, Literal
 
 from benchmark.rows import Role
 
-#: What a side runs on; ``none``: it has no loop, and its functions block.
+#: The loop of a side; ``none``: without a loop, with functions that block.
 Loop = Literal["asyncio", "uvloop", "none"]
 _LOOPS: Final[tuple[Loop, ...]] = ("uvloop", "asyncio")
 
-#: What a subject can be asked for:
+#: The abilities of a subject:
 #: ``call``: ``add(a, b)`` and ``echo(value)``, one after another;
 #: ``concurrent``: many of them at once from one client;
 #: ``stream``: ``count(n)``, an asynchronous iterator;
-#: ``bulk``: ``bulk(data, messages)``, which returns when the other side has looked at that many copies of ``data``;
-#: ``in place``: the same, where they are looked at in the memory into which they were sent;
+#: ``bulk``: ``bulk(data, messages)``, which returns when the other side has read that many copies of ``data``;
+#: ``in place``: the same, read in the memory into which they were sent;
 #: ``clients``: many client processes of one server;
 #: ``connections``: many connections of one client process;
 #: ``lock``: ``lock``, and an ``add(a, b)`` that it protects, without a server: see :mod:`benchmark.sharing`;
@@ -84,7 +84,7 @@ class Subject:
     server_loop: Loop
     abilities: frozenset[Ability]
     role: Role = "rival"
-    #: What has to be there to import, and how it is installed.
+    #: Modules that must be importable, and the way to install them.
     needs: tuple[str, ...] = ()
     install: str = ""
     #: A program that has to be there, of the package of that name of the distribution.
@@ -204,7 +204,7 @@ POOLS: Final = (
     _forking("shmrpc.sync.pool", "pool_ours:connect_threads", "pool", "pool, submit"),
 )
 
-#: What starts a server of NATS for all that go through one.
+#: The function that starts the server of NATS for all subjects that need it.
 NATS_SERVER: Final = "benchmark.nats_server:url"
 
 
@@ -235,7 +235,7 @@ NEAR_EITHER: Final = _hosts("shmrpc, shm or NATS", "connect_either", "serve_both
 DIRECT: Final = tuple(_alone(f"direct await, {loop}", "context:connect_direct", loop) for loop in _LOOPS)
 THREADS: Final = tuple(_alone(f"shmrpc, two threads, {loop}", "context:connect_thread", loop) for loop in _LOOPS)
 
-#: What measures the machine and the codec by themselves.
+#: Subjects that measure the machine and the codec alone.
 FLOORS: Final = {loop: _alone(f"floor, {loop}", "floors:connect", loop, "floor") for loop in _LOOPS}
 
 #: Ours with arrays, as it is and with clients that spin for some microseconds.

@@ -1,4 +1,4 @@
-"""What a client without a loop does in its turn: the loads of ``loads.py`` by functions that block."""
+"""Loads of a client without a loop: those of ``loads.py`` with functions that block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmark.processes import Caller
 from benchmark.results import Result
 
 _now = time.perf_counter_ns
-#: How often a free lock is acquired between two looks at the clock, and how many bytes are copied, at least.
+#: Acquisitions of a free lock between two readings of the clock, and the least number of copied bytes.
 BATCH: Final = 100
 COPIED_AT_ONCE: Final = 100_000
 
@@ -66,7 +66,7 @@ def sparse(caller: Caller, *, seconds: float, interval: float) -> Result:
 
 
 def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
-    """What is too short to look at the clock each time, ``count`` at once; the times are a batch's mean."""
+    """Measure operations that are too short for the clock, ``count`` at once; each time is a batch's mean."""
     times: list[int] = []
     start = before = _now()
     end = start + int(seconds * 1e9)
@@ -79,7 +79,7 @@ def in_batches(batch: Callable[[], None], count: int, seconds: float) -> Result:
 
 
 def acquire_and_release(caller: Caller, *, seconds: float) -> Result:
-    """Return a lock that nobody else wants."""
+    """Acquire and release a lock without contention."""
     acquire, release = caller.client.lock.acquire, caller.client.lock.release
 
     def batch() -> None:
@@ -158,7 +158,7 @@ def one_more_connecting(caller: Caller, *, seconds: float) -> Result:
     return Result(len(times), (_now() - start) / 1e9, Durations.of(times))
 
 
-#: What :func:`hold` has connected.
+#: Connections of :func:`hold`.
 _held: Final = contextlib.ExitStack()
 
 

@@ -1,4 +1,4 @@
-"""What we mean to reach, held against what a run found."""
+"""The targets, compared with the result of a run."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _mapped(found: RowIndex) -> tuple[str, bool]:
     return f"{mapped:,.0f}/s", mapped >= 1_000_000
 
 
-#: Those that both of our loops have to meet.
+#: Targets of both of our loops.
 _OF_A_CALL: Final[tuple[tuple[str, str, Callable[..., tuple[str, bool]]], ...]] = (
     ("small call, p50", "30 × the socket, ≤ 2.0 µs", _small),
     ("a call every 2 ms, p50", "≤ 1.2 × the socket", _sparse),

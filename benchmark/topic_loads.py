@@ -1,4 +1,4 @@
-"""What readers of a topic do, and the loads of topics: one publishes, and each reader gets and checks all of it.
+"""The work of readers of a topic, and the loads of topics: one publishes, and each reader checks every message.
 
 Those that publish do as those that write into a queue, and so do hands and arrays: see :mod:`benchmark.queue_loads`.
 """
@@ -19,14 +19,14 @@ from benchmark.results import Result
 
 #: Seconds of sleep between two batches that are published at a slow pace, so that all readers sleep again.
 _PAUSE: Final = 0.002
-#: What a message costs its publisher, among the extras.
+#: The name of the extra figure for the publisher's CPU time of a message.
 COST: Final = "publisher CPU, µs"
 
 _now = time.perf_counter_ns
 
 
 def _over(item: Any, count: int) -> int:
-    """How many messages have come before the end. Raises ValueError if it is none."""
+    """Return the number of messages before the end. Raises ValueError for another object."""
     if item != OVER:
         raise ValueError(f"message {count} is another")
     return count

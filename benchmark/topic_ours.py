@@ -101,7 +101,7 @@ def _built(t: shmrpc.sync.Topic) -> Arrays:
 
 
 def _sum(get: Any) -> int:
-    """That of an array where it lies."""
+    """Return the sum of an array, read in place."""
     return int(get().sum())
 
 

@@ -1,4 +1,4 @@
-"""What we mean to reach with topics."""
+"""The targets of topics."""
 
 from __future__ import annotations
 

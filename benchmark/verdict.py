@@ -75,7 +75,7 @@ class RowIndex:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What we mean to reach; ``judge`` says what was found, and whether that is enough."""
+    """A target; ``judge`` returns the measured value, and whether that is enough."""
 
     what: str
     target: str

@@ -34,7 +34,7 @@ class MessageTally:
         self._counts[1] += message[len(message) - 1]
 
     def taken(self) -> list[int]:
-        """What came since the last time."""
+        """Return the number and the sum of the messages since the last call."""
         counts, self._counts = self._counts, [0, 0]
         return counts
 

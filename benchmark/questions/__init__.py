@@ -70,20 +70,20 @@ from benchmark.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked, and what a reader should know about it."""
+    """A question, and what a reader should know about it."""
 
     ask: Callable[[Run], list[Row]]
     title: str
     about: str
-    #: Whether it is asked only by name.
+    #: True if the question is asked only by name.
     apart: bool = False
 
 
-#: Those that are asked only by name.
+#: Questions that are asked only by name.
 _STORES: Final = (store_players, store_field, store_dict, store_transaction, store_memory, store_messages)
 _APART: Final = (pool_study, queue_study, topic_study, *_STORES)
 
-#: What the studies ask: of pools, of queues in shared memory, and of objects.
+#: Questions of the studies: of pools, of queues in shared memory, and of objects.
 STUDIES: Final = {
     "pools": (pool_study.NAME,),
     "topics": (topic_study.NAME,),

@@ -1,4 +1,4 @@
-"""A lock that nobody else wants, acquired and released: what every use of it pays.
+"""A lock without contention, acquired and released: the cost of every use.
 
 In threads by its two functions, in an event loop by ``async with``. multiprocessing's lock knows no loop: there a
 thread of an executor waits for it, as in packages that bring multiprocessing to asyncio. Times are means of 100.

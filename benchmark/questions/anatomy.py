@@ -1,4 +1,4 @@
-"""What a small call of ours is made of. Each part is measured by itself, in turns with the whole.
+"""The parts of a small call of ours. Each part is measured alone, in turns with the whole.
 
 ``frames alone`` is the same call with ready bytes: the client writes no arguments and reads no result. Codec and a word
 there and back are within it. What is left of it is two frames through the ring, the function itself, and letting the

@@ -1,7 +1,7 @@
-"""Messages of 400 KB one way: from before the first until the receiver says that it has looked at the last.
+"""Messages of 400 KB one way: from before the first until the receiver has confirmed the last.
 
-It looks at the length and the last byte of each. ``copied``: the receiver has them as objects of its own, as nearly
-everybody gives them; ``in place``: it looks at them where they lie in shared memory. The full form sends 1000 between
+The receiver reads the length and the last byte of each. ``copied``: it gets objects of its own, as nearly all subjects
+give them; ``in place``: it reads them in shared memory. The full form sends 1000 between
 two such answers, the usual one 200, the quick one 50. The floors are memcpy within one process: into one place, which
 stays in the cache, and into as much memory as our messages lay in at once: what memory it is decides what a copy costs.
 """

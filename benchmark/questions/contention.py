@@ -1,7 +1,7 @@
 """Eight processes that do nothing but acquire and release one lock: pairs a second of all together.
 
-``least`` is what the worst served process got of a fair share, in the worst round. Whoever has the lock adds one to a
-number in shared memory by a read and a write: if two processes ever had the lock at once, the sum would show it, and
+``least`` is the share of the worst served process, relative to a fair share, in the worst round. The holder of the lock
+adds one to a number in shared memory by a read and a write: if two processes ever had the lock at once, the sum would show it, and
 the subject has failed.
 """
 
@@ -27,7 +27,7 @@ _UNCOUNTED: Final = 2
 
 class _Contenders(Crowd):
     def do(self, clients: int, seconds: float) -> Result:
-        """As any crowd; raises Failed also if the lock has let in two at once."""
+        """Run a crowd. Raises Failed also if the lock has let in two processes at once."""
         with words(self.pair.place) as shared:
             before = shared[COUNT]
             result = super().do(clients, seconds)

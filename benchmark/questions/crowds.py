@@ -14,7 +14,7 @@ from benchmark.rows import Line, Role, Row, row
 from benchmark.run import Pair, Run
 from benchmark.subjects import Subject
 
-#: What the worst served client got of a fair share, in the worst round.
+#: The share of the worst served client, relative to a fair share, in the worst round.
 LEAST: Final = "least"
 #: Of a turn's length: each turn has clients to fork besides.
 _SHARE: Final = 0.75
@@ -36,14 +36,14 @@ class Crowd:
 
     def do(self, clients: int, seconds: float) -> Result:
         """Let clients connect, call for some seconds, and leave. Raises Failed; then this object is useless."""
-        self._told("gather", clients=clients)
+        self._order("gather", clients=clients)
         before = self._server_cpu()
-        result: Result = self._told("call", seconds=seconds)
+        result: Result = self._order("call", seconds=seconds)
         result.cpu += self._server_cpu() - before
-        self._told("leave")
+        self._order("leave")
         return result
 
-    def _told(self, word: str, **parameters: float) -> Result:
+    def _order(self, word: str, **parameters: float) -> Result:
         self.child.order(word, **parameters)
         result: Result = self.child.result(_PATIENCE)
         return result

@@ -1,4 +1,4 @@
-"""What the machine and the codec take by themselves, measured in the same rounds as everything else.
+"""The time of the machine and of the codec alone, measured in the same rounds as everything else.
 
 A word there and back between two threads that spin for it; a turn of the loop in which one future is completed; a
 request and its result, each encoded by its sender and decoded by its receiver; a copy by memcpy. No call between two

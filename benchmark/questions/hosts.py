@@ -31,5 +31,5 @@ def ask(run: Run) -> list[Row]:
     rows += run.line(Line(NAME, ARRAY), subjects, "array_copied", module="large_loads", size=_SIZE)
     rows += run.line(Line(NAME, NEAR), [NEAR_ALONE, NEAR_EITHER], "one_after_another")
     for subject in (*subjects, NEAR_ALONE, NEAR_EITHER):
-        run.part(subject.name)  # Their heartbeats are nobody else's business.
+        run.part(subject.name)  # Heartbeats must not disturb other subjects.
     return rows

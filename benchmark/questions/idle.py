@@ -1,4 +1,4 @@
-"""What idle connections cost: CPU time and wake-ups of a server and of a client with 100 connections that do nothing.
+"""CPU time and wake-ups of a server and of a client with 100 idle connections.
 
 Each connection has been called over once. All subjects are watched at the same time, for 10 s in the full form, 5 s in
 the usual and 1 s, with 20 connections, in the quick one. A wake-up is a thread that went to sleep again.
@@ -24,14 +24,14 @@ SETTLE: Final = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Used:
-    """What the threads of a process and of its descendants have used."""
+    """The CPU time and the wake-ups of the threads of a process and of its descendants."""
 
     cpu_ms: float
     wake_ups: int
 
     @staticmethod
     def by(pid: int) -> Used:
-        """What those of a process have used by now."""
+        """Return the use of a process so far."""
         return Used(cpu_of(pid) * 1e3, sum(map(switches_of, (pid, *descendants(pid)))))
 
 

@@ -1,4 +1,4 @@
-"""What one more idle connection takes: shared memory, and anonymous memory of the server and of the client.
+"""Memory of one more idle connection: shared memory, and anonymous memory of the server and of the client.
 
 Shared memory is that of the whole machine (Shmem of /proc/meminfo), so nothing else may use any meanwhile. What the
 kernel keeps for a socket, some kilobytes and the content of its buffers, is in no figure: subjects that use sockets
@@ -44,7 +44,7 @@ def _row(line: Line, pair: Pair, connections: int) -> Row:
     before = _used(pair)
     hold(pair, connections)
     after = _used(pair)
-    # What somebody else gives back meanwhile is nothing that a connection saves.
+    # Memory that another process frees meanwhile is no saving of a connection.
     extra = {name: max(0, after[name] - before[name]) / connections / 1024 for name in before}
     extra[ALL] = sum(extra.values())
     return Row(line, pair.subject.name, pair.subject.role, [extra[ALL]], extra=extra)

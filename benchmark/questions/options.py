@@ -1,4 +1,4 @@
-"""What a deadline adds to a small call of ours, and what many calls in a frame and calls without an answer save."""
+"""The cost of a deadline for a small call of ours, and the savings of many calls in a frame and of one-way calls."""
 
 from __future__ import annotations
 

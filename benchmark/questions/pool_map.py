@@ -1,4 +1,4 @@
-"""Many tasks that do nothing, mapped over two workers, with nothing tuned but where a subject's name says so."""
+"""Many tasks that do nothing, mapped over two workers, without tuning unless a subject's name mentions it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tasks from 1 µs to 10 ms, the quick ones first, mapped over two workers: how many times the ideal all of them take.
 
-Each takes its time of a CPU. The ideal is their sum, divided by the workers. The floor is what processes take that have
-their share from the beginning, and nobody who gives it to them: other work on the machine shows there.
+Each takes its time of a CPU. The ideal is their sum, divided by the workers. The floor is the time of processes that have
+their shares from the beginning, without a pool: other work on the machine shows there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmark.subjects import POOLS
 NAME: Final = "pool-mixed"
 TITLE: Final = "Tasks of a pool that take from 1 µs to 10 ms"
 
-#: As many processes that do nothing else, each with its share from the beginning.
+#: The same number of processes that do nothing else, each with its share from the beginning.
 FLOOR: Final = "processes alone"
 #: Seconds that the ideal takes, for each second of a turn.
 _SECONDS: Final = 2.0

@@ -12,7 +12,7 @@ from benchmark.subjects import POOLS
 NAME: Final = "pool-results"
 TITLE: Final = "A task of a pool, by what it gives"
 
-#: What is given, as the tasks are named, and as the lines are.
+#: The kinds of results, by the names of tasks and of lines.
 KINDS: Final = {"array": "an array of", "ints": "a list of"}
 
 

@@ -12,7 +12,7 @@ NAME: Final = "pool-run"
 TITLE: Final = "A task of a pool"
 
 WORKERS: Final = 2
-#: What stands beside the pools.
+#: The subject beside the pools.
 CALL: Final = "a call, uvloop"
 
 

@@ -42,7 +42,7 @@ class Way:
     subject: Subject
     load: str
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    #: As what it stands in the table.
+    #: The name in the table.
     name: str = ""
 
 

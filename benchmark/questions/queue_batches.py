@@ -18,7 +18,7 @@ NAME: Final = "queue-batches"
 TITLE: Final = "A queue, in batches"
 
 BATCH: Final = 100
-#: What an item is, by its bytes; 0: an int.
+#: Bytes of an item by the name of its kind; 0: an int.
 KINDS: Final = {"ints": 0, "50 bytes": 50}
 #: Writers and readers.
 SHAPES: Final = ((1, 1), (1, 3), (3, 1), (3, 3))

@@ -1,4 +1,4 @@
-"""What a queue costs for which 100 processes wait: CPU time and wake-ups of all of them together.
+"""CPU time and wake-ups of 100 processes that wait for a queue, all together.
 
 All subjects are watched at the same time, for 10 s in the full form, 5 s in the usual and 1 s, with 20 processes, in
 the quick one. A wake-up is a thread that went to sleep again.

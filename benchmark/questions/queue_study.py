@@ -63,7 +63,7 @@ def case(size: int, writers: int, readers: int) -> str:
 
 
 def batches(count: int) -> str:
-    """As what batches of so many stand in a line."""
+    """Return the name of batches of this size in a line."""
     return f"batches of {count:,}"
 
 

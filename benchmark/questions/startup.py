@@ -1,4 +1,4 @@
-"""How long until the first answer: of a server that has still to start, and over one more connection to one that runs.
+"""The time until the first answer: of a server that must start, and over one more connection to a running one.
 
 ``server``: from before its process is started, with interpreter, imports and all, to the answer at a client that waits
 for it with its imports done; it tries to connect every millisecond. No round warms it up, and the quick form starts

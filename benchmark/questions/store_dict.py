@@ -11,7 +11,7 @@ from benchmark.subjects import STORES
 NAME: Final = "store-dict"
 TITLE: Final = "A shared dict"
 
-#: What is done, by the name of the case.
+#: Operations, by the name of the case.
 GET, SET, INCREMENT = "get", "set", "increment"
 _DONE: Final = {GET: "get", SET: "set", INCREMENT: "bump"}
 

@@ -1,4 +1,4 @@
-"""What a million small ints take as a list and as the values of a dict whose keys are ints, in a store and in Python.
+"""Memory of a million small ints: as a list and as the values of a dict with int keys, in a store and in Python.
 
 Python's own is what it says of the container, and of the keys, which it makes one by one; small ints it has once. Ours
 is what ``stats()`` says that the store uses more than before. It is measured once.

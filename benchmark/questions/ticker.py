@@ -1,4 +1,4 @@
-"""How late a ticker of a millisecond is while a task of the same loop calls without pause: whether calls starve a loop.
+"""Lateness of a 1 ms ticker beside a task of the same loop that calls without a pause, and may starve the loop.
 
 The times are how late it is. A loop itself may be a millisecond late, by how it rounds the time of its timers.
 """

@@ -16,7 +16,7 @@ from benchmark.subjects import TOPICS
 NAME: Final = "topic-batches"
 TITLE: Final = "A topic, in batches"
 
-#: How many read.
+#: Numbers of readers.
 READERS: Final = (1, 3)
 
 

@@ -1,4 +1,4 @@
-"""What messages of 50 bytes cost their publisher with one to eight readers, in batches of 100.
+"""Cost of messages of 50 bytes for their publisher with one to eight readers, in batches of 100.
 
 ``busy``: it publishes without pause, and the leading figure is its CPU time for a message: on two CPUs it waits for its
 readers most of the time. ``asleep``: a batch each 2 ms, for which all readers sleep; it is the time to publish a batch.

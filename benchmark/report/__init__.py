@@ -1,1 +1,1 @@
-"""What a run's rows become: a file, tables in the terminal, a page with plots, pictures, a comparison of two runs."""
+"""The outputs of a run: a file, tables in the terminal, a page with plots, pictures, a comparison of two runs."""

@@ -13,7 +13,7 @@ from benchmark.report.standings import by_line
 from benchmark.report.tables import title
 from benchmark.rows import Role, Row
 
-#: How many rivals a picture with lines holds; the others stand in the table.
+#: The most rivals of a picture with lines; the others are in the table.
 _RIVALS: Final = 5
 #: Where the axis of shares has its ticks: how many calls there are for each that takes longer.
 _SHARES: Final = ((2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"), (1e5, "99.999 %"))
@@ -40,9 +40,9 @@ class Chart:
     series: tuple[Series, ...]
     #: The ticks of the x axis with their texts; empty for round figures.
     ticks: tuple[tuple[float, str], ...]
-    #: Whether the points are measured ones and get marks, and are not those of a curve.
+    #: True for measured points, which get marks; False for points of a curve.
     marks: bool = True
-    #: How many rivals, and forms of them, did not find room.
+    #: Number of rivals, and forms of them, without room.
     left_out: int = 0
 
 
@@ -155,7 +155,7 @@ def _over(rows: Iterable[Row], questions: dict[str, str]) -> list[Chart]:
 
 
 def small_calls(rows: Iterable[Row]) -> list[Bars]:
-    """What a small call costs everybody."""
+    """Return the cost of a small call for every subject."""
     made = []
     for line, own in by_line(rows).items():
         measured = [(row.subject, row.role, row.value) for row in own if row.value and row.value > 0]
@@ -181,7 +181,7 @@ def _median(series: Series) -> float:
 
 
 def _distance(series: Sequence[Series], higher_is_better: bool) -> Callable[[Series], float]:
-    """How far from the best a subject is over all its points, as a ratio."""
+    """Return a function for the mean distance of a subject from the best one over all its points, as a ratio."""
     best: dict[float, float] = {}
     for each in series:
         for x, y in each.points:

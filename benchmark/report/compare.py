@@ -1,4 +1,4 @@
-"""What became slower or faster from one run to another, and whether chance alone would do that."""
+"""Comparison of two runs: what became slower or faster, and the probability that chance alone did that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmark.rows import Row
 
 #: A change counts if chance alone would bring it about no more often than this.
 LEVEL: Final = 0.05
-#: How much slower something of ours may become before ``--fail`` fails.
+#: The largest slowdown of one of our rows that ``--fail`` accepts.
 ALLOWED: Final = 1.05
 
 Verdict = Literal["slower", "faster", "within noise", "too few rounds", "failed"]
@@ -36,7 +36,7 @@ class Change:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said."""
+        """The verdict on the change."""
         if not self.new.rounds:
             return "failed"
         if least_p(len(self.old.rounds), len(self.new.rounds)) > LEVEL:
@@ -47,7 +47,7 @@ class Change:
 
     @property
     def worse(self) -> float:
-        """How many times worse the figure became: more than one is slower."""
+        """The ratio of the figures, new to old: more than one is slower."""
         old, new = self.old.value or 0.0, self.new.value or 0.0
         if self.old.line.higher_is_better:
             old, new = new, old
@@ -59,12 +59,12 @@ class Change:
 
     @property
     def p(self) -> float:
-        """How often chance alone would bring about so much of a difference, or more."""
+        """The probability of such a difference, or a larger one, by chance alone."""
         return rank_sum_p(self.old.rounds, self.new.rounds)
 
     @property
     def fails(self) -> bool:
-        """Whether it is of ours, and more than may be let pass."""
+        """True if the row is ours, and its slowdown is larger than accepted."""
         if self.new.role != "ours":
             return False
         return self.verdict == "failed" or (self.verdict == "slower" and self.worse > ALLOWED)
@@ -74,7 +74,7 @@ class Change:
 class Comparison:
     """Two runs, row by row."""
 
-    #: What became worse stands first.
+    #: Changes, the worst first.
     changes: list[Change]
     only_old: list[Row]
     only_new: list[Row]
@@ -162,7 +162,7 @@ def table(comparison: Comparison) -> Table:
 
 
 def remarks(old: Outcome, new: Outcome, comparison: Comparison) -> list[str]:
-    """What has to be known before the table is believed."""
+    """Return remarks that a reader needs before the table."""
     made = []
     for name in ("cpu", "usable cpus", "virtual machine", "kernel", "python", "pinned"):
         before, after = old.environment.get(name), new.environment.get(name)

@@ -51,7 +51,7 @@ def number(case: str) -> float | None:
 
 
 def heading(line: Line) -> str:
-    """What the leading figure is called, and in what it is counted."""
+    """Return the name and the unit of the leading figure."""
     names = {"rate": "rate", "cpu": "CPU per call"}
     name = names.get(line.lead, line.lead)
     return f"{name}, {line.unit}" if line.unit and line.unit not in name else name

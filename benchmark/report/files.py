@@ -1,4 +1,4 @@
-"""What a run gives, and the file in which it stays."""
+"""The outcome of a run, and the file for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmark.verdict import Verdict
 
 #: Which files this version writes and reads.
 FORMAT: Final = 1
-#: How many points of a distribution are kept: a plot shows no more, and a run has hundreds of rows.
+#: The most points of a stored distribution: a plot shows no more, and a run has hundreds of rows.
 _STEPS: Final = 150
 
 
@@ -33,7 +33,7 @@ class Outcome:
     environment: dict[str, Any]
     rows: list[Row]
     targets: list[Verdict]
-    #: What should have taken part and did not, and why.
+    #: Subjects that should have taken part and did not, with the reason.
     absent: dict[str, str]
     #: False: it was ended before its time.
     complete: bool = True

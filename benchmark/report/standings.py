@@ -14,8 +14,8 @@ Standing = Literal["won", "even", "lost", "alone"]
 
 #: The question whose rows are the floors of the others.
 FLOORS: Final = "floors"
-#: What of that question is the floor of lines that have none among their own subjects. The others have none at all:
-#: calls that overlap, and those before which somebody slept, have little to do with a word there and back.
+#: The subject that is the floor of lines without a floor of their own. Other lines have none:
+#: calls that overlap, or that follow a sleep, have little to do with a word there and back.
 _FLOOR_OF: Final = {
     ("options", "a call"): "ping-pong of a word",
     ("threads", "small"): "ping-pong of a word",
@@ -48,7 +48,7 @@ class Floors:
         return best(shared, "floor") if shared else None
 
     def times(self, row: Row) -> float | None:
-        """How many times its floor a row takes."""
+        """Return the ratio of a row to its floor."""
         floor = self.of(row.line)
         return ratio_of(floor, row) if floor is not None and row.role in ("ours", "rival") else None
 
@@ -62,9 +62,9 @@ class LineStanding:
     rival: Row | None
     floor: Row | None
     standing: Standing
-    #: How many times better than the best rival, below one: worse. None: cannot be said.
+    #: Ratio to the best rival; below one: worse. None: unknown.
     ratio: float | None
-    #: How many times the floor.
+    #: Ratio to the floor.
     floors: float | None
 
 
@@ -78,7 +78,7 @@ def best(rows: Iterable[Row], role: Role) -> Row | None:
 
 
 def ratio_of(row: Row, other: Row) -> float | None:
-    """How many times better than the other it is; None where one has nothing, or even less, as memory can be."""
+    """Return the ratio of two rows; None if a figure is zero, or even negative, as memory can be."""
     return row.times_better(other) if min(row.value or 0.0, other.value or 0.0) > 0 else None
 
 
@@ -91,7 +91,7 @@ def by_line(rows: Iterable[Row]) -> dict[Line, list[Row]]:
 
 
 def standings(rows: Sequence[Row]) -> list[LineStanding]:
-    """That of every line, without the floors themselves."""
+    """Return the standing of every line, without the floors themselves."""
     floors = Floors(rows)
     made = []
     for line, own in by_line(rows).items():

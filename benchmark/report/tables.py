@@ -1,4 +1,4 @@
-"""What the report says, as tables of texts; the terminal, the page and the README each show them in their own way."""
+"""The report as tables of texts, which the terminal, the page and the README format in their own ways."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmark.report.files import Outcome
 from benchmark.report.standings import Floors, LineStanding, best, by_line, ratio_of
 from benchmark.rows import Line, Row
 
-#: How a row is shown: by the role of its subject, or by what became of the line.
+#: The style of a row: by the role of its subject, or by the verdict on the line.
 Tone = Literal["ours", "rival", "floor", "context", "won", "even", "lost", "alone", "met", "missed", "open"]
 
 _WORDS: Final = {"won": "won", "even": "about even", "lost": "LOST", "alone": "no rival"}
-#: What became of a target; None: not measured.
+#: The verdict on a target; None: not measured.
 _VERDICTS: Final[dict[bool | None, tuple[str, Tone]]] = {
     True: ("met", "met"),
     False: ("MISSED", "missed"),
@@ -57,7 +57,7 @@ class Table:
 
 
 def tally(standings: Sequence[LineStanding]) -> str:
-    """How many lines are won, even and lost."""
+    """Return the numbers of lines that are won, even and lost."""
     counts = Counter(each.standing for each in standings)
     competed = len(standings) - counts["alone"]
     return (
@@ -113,7 +113,7 @@ def summary(standings: Sequence[LineStanding]) -> Table:
 
 
 def targets(outcome: Outcome) -> Table:
-    """What we mean to reach."""
+    """Return the table of targets."""
     rows = []
     for verdict in outcome.targets:
         word, tone = _VERDICTS[verdict.met]
@@ -132,7 +132,7 @@ def questions(outcome: Outcome) -> list[Table]:
 
 
 def title(name: str) -> str:
-    """That of a question, also of one that there is no more."""
+    """Return the title of a question, also of one that no longer exists."""
     return QUESTIONS[name].title if name in QUESTIONS else name
 
 

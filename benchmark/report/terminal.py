@@ -32,7 +32,7 @@ _WIDE: Final = 150
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """All of it."""
+    """Print the whole outcome."""
     stands = standings(outcome.rows)
     if not outcome.complete:
         say(console, "INCOMPLETE: this run was ended before its time.", "bold red")
@@ -59,12 +59,12 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """A text that is no markup."""
+    """Print a text without markup."""
     console.print(Text(text, style))
 
 
 def show_table(table: Table, console: Console) -> None:
-    """One table."""
+    """Print a table."""
     shown = [number for number, column in enumerate(table.columns) if console.width >= _WIDE or not column.minor]
     made = RichTable(title=Text(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number in shown:

@@ -57,12 +57,12 @@ def _queue(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
 
 
 def _topic(name: str, module: str, *abilities: Ability, **more: Any) -> Subject:
-    """As for a queue."""
+    """Return the subject of a topic."""
     return _rival(name, module, "none", "topic", *abilities, serves=False, **more)
 
 
 def _studied(name: str, module: str, form: str) -> Subject:
-    """What a published experiment compares."""
+    """Return a subject of a published experiment."""
     return _rival(name, module, "none", "study", form=form, serves=False)
 
 

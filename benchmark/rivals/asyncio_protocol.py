@@ -27,7 +27,7 @@ _GATHER: Final = 1 << 16
 
 
 class Codec(NamedTuple):
-    """How values become bytes and bytes values."""
+    """The functions that encode and decode values."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
@@ -77,7 +77,7 @@ class Frames(asyncio.Protocol):
             self._filled, self._need = end - start, need
 
     def message_received(self, message: Any) -> None:
-        """A frame has come."""
+        """Handle a frame."""
         raise NotImplementedError
 
     def frame(self, value: Any) -> bytes:
@@ -128,7 +128,7 @@ class _Server(Frames):
         self.transport.write(bytes(waiting))
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Wait before the next write, because the socket is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -136,7 +136,7 @@ class _Server(Frames):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Forget the client."""
         self._writable.set()
         self._streams.close()
 
@@ -154,7 +154,7 @@ class _Client(Frames):
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Wait before the next write, because the socket is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:

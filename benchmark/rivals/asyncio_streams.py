@@ -36,7 +36,7 @@ def _frame(value: Any) -> bytes:
 
 
 async def _messages(reader: StreamReader) -> AsyncIterator[list[Any]]:
-    """What comes, for each read together. Ends with the connection."""
+    """Yield the messages of each read, until the connection ends."""
     while data := await reader.read(_READ):
         messages: list[list[Any]] = []
         start, end = 0, len(data)
@@ -47,7 +47,7 @@ async def _messages(reader: StreamReader) -> AsyncIterator[list[Any]]:
             stop = start + 4 + _LENGTH.unpack_from(data, start)[0]
             if stop > end:
                 if messages:
-                    # Whoever waits for those before it is not to wait for the rest of this one.
+                    # A reader of complete messages must not wait for the rest of this one.
                     yield messages
                     messages = []
                 data = data[start:] + await reader.readexactly(stop - end)

@@ -18,12 +18,12 @@ class Credit:
     """The server's side of a stream."""
 
     def __init__(self) -> None:
-        #: Items that may still be sent; whoever sends one takes it off.
+        #: Items that may still be sent; each sent item subtracts one.
         self.left = WINDOW
         self._granted = asyncio.Event()
 
     def grant(self, items: int) -> None:
-        """The client lets it send so many more."""
+        """Let the source send ``items`` more."""
         self.left += items
         self._granted.set()
 
@@ -41,20 +41,20 @@ class Streams:
         self._running: dict[Hashable, tuple[asyncio.Task[None], Credit]] = {}
 
     def begin(self, key: Hashable, stream: Callable[[Credit], Coroutine[Any, Any, None]]) -> None:
-        """One more, in a task of its own."""
+        """Start a source in a task of its own."""
         credit = Credit()
         task = asyncio.ensure_future(stream(credit))
         self._running[key] = task, credit
         task.add_done_callback(lambda _: self._running.pop(key))
 
     def hear(self, key: Hashable, name: str, arguments: Sequence[int]) -> None:
-        """What the client says of one: ``grant``, or ``leave``. It may have come to its end meanwhile."""
+        """Handle a message of the client for a source: ``grant``, or ``leave``. The source may have ended meanwhile."""
         if key in self._running:
             task, credit = self._running[key]
             credit.grant(*arguments) if name == "grant" else task.cancel()
 
     def close(self) -> None:
-        """Nobody reads them any more."""
+        """Close all sources, which no client reads any longer."""
         for task, _ in self._running.values():
             task.cancel()
 
@@ -68,7 +68,7 @@ class Items:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: list[Any]) -> None:
-        """One more."""
+        """Add an item."""
         self._come.append(item)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

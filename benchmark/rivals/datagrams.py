@@ -17,7 +17,7 @@ _LOCAL = "127.0.0.1"
 
 
 def _serve(bound: socket.socket, place: Rendezvous, ready: Callable[[], None]) -> None:
-    """Answer whoever has sent the first one."""
+    """Answer the sender of the first datagram."""
     with bound, words(place) as shared:
         ready()
         _, client = bound.recvfrom(1, socket.MSG_PEEK)
@@ -33,7 +33,7 @@ def _connected(client: socket.socket, server: Any, place: Rendezvous) -> Iterato
 
 
 def serve_udp(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The other side of a round trip, at a port that it writes down."""
+    """Serve the other side of a round trip, at a port that is written into a file."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind((_LOCAL, 0))
     Path(place.socket("port")).write_text(str(bound.getsockname()[1]))
@@ -47,7 +47,7 @@ def connect_udp(place: Rendezvous) -> Any:
 
 
 def serve_unix(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The other side of a round trip."""
+    """Serve the other side of a round trip."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     bound.bind(place.socket())
     _serve(bound, place, ready)

@@ -34,12 +34,12 @@ class _Writing(Frames):
         self.closed = asyncio.Event()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All is sent."""
+        """Continue, because all is sent."""
         self.writable.set()
         self.closed.set()
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Wait before the next write, because the socket is full."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
@@ -48,7 +48,7 @@ class _Writing(Frames):
 
 
 class _Inbox:
-    """What has come from all writers of a reader."""
+    """The received messages of all writers of a reader."""
 
     def __init__(self) -> None:
         self._frames: deque[Any] = deque()
@@ -89,7 +89,7 @@ class _Reading(Frames):
         self.message_received = inbox.put  # type: ignore[method-assign, assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A writer has come."""
+        """Register a writer."""
         super().connection_made(transport)
         self._inbox.add(self.transport)
 

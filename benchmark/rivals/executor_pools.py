@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from benchmark.pool_work import ExecutorTeam, Pools, Team, pools
 from benchmark.processes import Rendezvous
 
-#: Into how many parts the map of an executor cuts a worker's share, where its user says so: as many as Pool's does.
+#: Number of chunks of a worker's share in the map of an executor that is tuned: as many as Pool makes.
 _CHUNKS = 4
 
 

@@ -36,19 +36,19 @@ def _queue() -> Queue:
 
 
 def make() -> _Queues:
-    """What both sides inherit."""
+    """Make the queues that both sides inherit."""
     return _Queues(_queue(), _queue())
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     requests, answers = place.shared
     taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     ready()
     while True:
         try:
-            # As many as there are, for one look at the queue.
+            # All that are there, with one look at the queue.
             messages = requests.get_many(timeout=_LOOK)
         except Empty:
             continue

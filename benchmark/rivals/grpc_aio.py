@@ -26,8 +26,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     # Channels to one target share a connection otherwise.
     ("grpc.use_local_subchannel_pool", 1),
-    # It measures the network, and from what it finds here it lets a server run a hundred thousand items ahead of a
-    # stream's reader. Without, streams are faster and bulk is not slower.
+    # The probe measures the network, and here lets a server run a hundred thousand items ahead of a stream's reader.
+    # Without it, streams are faster and bulk is not slower.
     ("grpc.http2.bdp_probe", 0),
 )
 
@@ -116,7 +116,7 @@ class _Client:
         return await self._add((a, b))
 
     async def array(self, value: np.ndarray[Any, Any]) -> Any:
-        from numpy import frombuffer  # Whoever has an array has it.
+        from numpy import frombuffer  # A program with arrays has imported NumPy.
 
         return frombuffer(await self._echo_bytes(value.tobytes()), value.dtype)
 

@@ -1,7 +1,7 @@
 """iceoryx2: requests and answers, and messages that are published, through shared memory, with msgspec.
 
-Both sides look again and again and never sleep, as its own benchmark does: its events are system calls, and an event
-there and back takes longer by itself than such a call. Who has looked in vain for long lets others have the CPU.
+Both sides poll and never sleep, as in its own benchmark: its events are system calls, and an event there and back takes
+longer by itself than such a call. After many failed polls a side yields the CPU.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ROOM: Final = 1 << 16
 _BUFFERED: Final = 8
 #: Clients over the time of a server: one that was killed keeps its place for a while.
 _CLIENTS: Final = 8
-#: How often one looks before others may have the CPU.
+#: Number of failed reads before a side yields its CPU.
 _LOOKS: Final = 2000
 
 
 class _Services(NamedTuple):
-    """What each side opens."""
+    """The services that each side opens."""
 
     calls: Any
     messages: Any
@@ -45,7 +45,7 @@ def prefix(place: Rendezvous) -> str:
 
 
 def node_of(place: Rendezvous) -> Any:
-    """What a process needs to open services that lie in this place."""
+    """Return the node with which a process opens the services of this rendezvous."""
     iox2.set_log_level(iox2.LogLevel.Fatal)
     config = iox2.config.default()
     config.global_cfg.root_path = iox2.Path.new(f"{place.directory}/")
@@ -61,7 +61,7 @@ def node_of(place: Rendezvous) -> Any:
 def _open(place: Rendezvous) -> _Services:
     node = node_of(place)
     name = iox2.ServiceName.new("benchmark")
-    # As little memory as does: the same places are used again and again, and stay in the cache.
+    # Little memory: the same samples are used again and again, and stay in the cache.
     calls = (
         node.service_builder(name)
         .request_response(BYTES, BYTES)
@@ -78,7 +78,7 @@ def _open(place: Rendezvous) -> _Services:
         .publish_subscribe(BYTES)
         .max_publishers(_CLIENTS)
         .max_subscribers(1)
-        .enable_safe_overflow(False)  # Who publishes waits for room: no message is lost.
+        .enable_safe_overflow(False)  # The publisher waits for room: no message is lost.
         .subscriber_max_buffer_size(_BUFFERED)
         .open_or_create()
     )
@@ -103,7 +103,7 @@ def as_bytes(message: Any) -> memoryview:
 
 
 def sought(receive: Callable[[], Any]) -> Any:
-    """What is received, when there is something at last."""
+    """Return the next received sample, after polling for it."""
     while True:
         for _ in range(_LOOKS):
             if (found := receive()) is not None:
@@ -118,7 +118,7 @@ def remove(place: Rendezvous) -> None:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     try:
         with contextlib.ExitStack() as stack:
             services = _open(place)
@@ -138,7 +138,7 @@ def _answer(server: Any, subscriber: Any) -> None:
     receive, receive_sample = server.receive, subscriber.receive
     while True:
         for _ in range(_LOOKS):
-            # What was published before a request is there before it.
+            # A sample that was published before a request arrives before the request.
             request = receive()
             while (sample := receive_sample()) is not None:
                 taken.take(as_bytes(sample))

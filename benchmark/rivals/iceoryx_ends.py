@@ -56,14 +56,14 @@ def _service(node: Any, reader: int) -> Any:
         .publish_subscribe(BYTES)
         .max_publishers(_WRITERS)
         .max_subscribers(1)
-        .enable_safe_overflow(False)  # Who publishes waits for room: no sample is lost.
+        .enable_safe_overflow(False)  # The publisher waits for room: no sample is lost.
         .subscriber_max_buffer_size(_BUFFERED)
         .open_or_create()
     )
 
 
 def _publish(publisher: Any, data: bytes) -> None:
-    # Although it is to wait for room, it now and then gives up, and says that nobody has got the sample.
+    # The publisher sometimes gives up although it is configured to wait, and reports a sample without a receiver.
     while not send(publisher.loan_slice_uninit(len(data)), data):
         pass
 

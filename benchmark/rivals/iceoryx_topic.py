@@ -44,7 +44,7 @@ class _Publishing:
             .publish_subscribe(BYTES)
             .max_publishers(1)
             .max_subscribers(_READERS)
-            .enable_safe_overflow(False)  # Who publishes waits for room: no sample is lost.
+            .enable_safe_overflow(False)  # The publisher waits for room: no sample is lost.
             .subscriber_max_buffer_size(_BUFFERED)
             .open_or_create()
         )

@@ -1,8 +1,7 @@
 """InterProcessPyObjects: messages one way through one piece of shared memory, whose sides take turns.
 
-As its own benchmark does it, in the faster, synchronous form: the sender puts messages there for as long as there is
-room, the receiver takes them out and destroys them, a shared list says whose turn it is, and nobody sleeps while
-messages are under way. A socket tells the receiver when that is, and that the sender is gone. The memory's name is
+The synchronous form of its own benchmark, which is faster: the sender puts messages there while there is room, the
+receiver takes them out and destroys them, a shared list has the current side, and neither side sleeps meanwhile. A socket tells the receiver when that is, and that the sender is gone. The memory's name is
 taken away as soon as both sides have it, so that nothing is left of them however they end.
 """
 
@@ -21,7 +20,7 @@ from typing import Any, Final
 from benchmark.processes import NotStarted, Rendezvous
 
 with warnings.catch_warnings():
-    # It warns of every version of Python that is newer than it.
+    # The package warns of every version of Python that is newer than itself.
     warnings.simplefilter("ignore")
     import ipc_py_objects
 
@@ -38,7 +37,7 @@ _SEEN, _EMPTY = 0, 1
 
 
 class Trial:
-    """As the package's own, but it does not wait for ever for a side that is gone."""
+    """The package's own class, with a limit for the wait for a side that has ended."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory
@@ -52,7 +51,7 @@ class Trial:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The receiver, of one sender after another."""
+    """Run the receiver, for one sender after the other."""
     room = os.statvfs("/dev/shm")
     if room.f_bavail * room.f_frsize < _SIZE:
         raise NotStarted(f"it needs {_SIZE >> 20} MiB of /dev/shm")
@@ -92,7 +91,7 @@ def _receive(memory: Any, state: Any, messages: int, connection: Connection) -> 
         if idle == _TURNS:
             idle = 0
             if connection.poll():
-                raise EOFError  # It has nothing to say until all are processed.
+                raise EOFError  # The receiver reports only after all messages.
 
 
 class _Client:

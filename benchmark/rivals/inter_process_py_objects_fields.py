@@ -34,7 +34,7 @@ from benchmark.store_work import (
 from benchmark.subjects import Loop
 
 with warnings.catch_warnings():
-    # It warns of every version of Python that is newer than it.
+    # The package warns of every version of Python that is newer than itself.
     warnings.simplefilter("ignore")
     import ipc_py_objects
 
@@ -42,7 +42,7 @@ _ROOM: Final = 16 << 20
 #: Seconds that the other side may take to come.
 _PATIENCE: Final = 10.0
 
-#: What the player is, and a field of it.
+#: The player, and a field of it.
 _SHAPES: Final[dict[str, tuple[Callable[[], Any], str]]] = {
     "list": (lambda: [0] * len(FIELDS), "it[_{number}]"),
     "dataclass": (Player, "it.{name}"),

@@ -24,7 +24,7 @@ _ROOM: Final = 8192
 
 
 class _Inherited:
-    """What processes have that are forked after it was made."""
+    """The objects that forked processes inherit."""
 
     loop: Loop = "none"
 

@@ -21,8 +21,8 @@ from benchmark.work import MessageTally, add, echo
 
 #: Before each frame: how long it is, which call it belongs to, and what it is.
 _HEADER: Final = struct.Struct("<III")
-#: What a frame is: a value by msgspec, a function's name and its arguments so, bytes that are a value, that are the
-#: argument of ``echo``, or that nobody answers.
+#: Kinds of frames: a value by msgspec; a function's name with its arguments; bytes that are a value, that are the
+#: argument of ``echo``, or that have no reply.
 _VALUE, _CALL, _BYTES, _ECHO, _TAKE = range(5)
 #: Bytes to read at a time, unless a frame is larger.
 _ROOM: Final = 1 << 18
@@ -49,7 +49,7 @@ class _Frames(asyncio.BufferedProtocol):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, _BUFFER)
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Wait before the next write, because the socket is full."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -57,7 +57,7 @@ class _Frames(asyncio.BufferedProtocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other side is gone."""
+        """Forget the other side."""
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -105,9 +105,9 @@ class _Server(_Frames):
         self._functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": self._taken.taken}
 
     def frame_received(self, number: int, kind: int, body: memoryview) -> None:
-        """A call is answered at once."""
+        """Answer a call at once."""
         if kind == _TAKE:
-            self._taken.take(bytes(body))  # An object of the receiver's own, as everybody gives it.
+            self._taken.take(bytes(body))  # A copy for the receiver, as with every other subject.
         elif kind == _ECHO:
             self.send_value(number, echo(bytes(body)))
         else:
@@ -125,13 +125,13 @@ class _Client(_Frames):
         self._loop = asyncio.get_running_loop()
 
     def frame_received(self, number: int, kind: int, body: memoryview) -> None:
-        """An answer."""
+        """Handle an answer."""
         future = self._waiting.pop(number)
         if not future.done():
             future.set_result(self.value(kind, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody will answer."""
+        """Fail the waiting calls."""
         super().connection_lost(exc)
         for future in self._waiting.values():
             if not future.done():

@@ -25,7 +25,7 @@ class _Served:
 
 
 class _Proxy(BaseProxy):
-    """With its methods written out, nobody has to ask the server for them."""
+    """A proxy with its methods written out, so that no client has to ask the server for them."""
 
     _exposed_ = ("add", "echo")
 
@@ -51,7 +51,7 @@ _Manager.register("served", _served, _Proxy)
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     server = _Manager(place.socket()).get_server()
     ready()
     server.serve_forever()

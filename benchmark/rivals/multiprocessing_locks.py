@@ -57,7 +57,7 @@ async def connect_executor(place: Rendezvous) -> AsyncIterator[AwaitedLocked]:
 
 
 def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The other side of a round trip."""
+    """Serve the other side of a round trip."""
     there, back = place.shared
     with words(place) as shared:
         ready()

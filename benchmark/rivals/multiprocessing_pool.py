@@ -74,7 +74,7 @@ def _open(workers: int, *, whole: bool) -> Iterator[Team]:
 
 
 def connect(place: Rendezvous) -> AbstractContextManager[Pools]:
-    """As it is."""
+    """Open pools without tuning."""
     return pools(functools.partial(_open, whole=False))
 
 

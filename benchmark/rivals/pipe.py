@@ -26,7 +26,7 @@ def _answer(connection: Connection) -> None:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     with Listener(place.socket(), "AF_UNIX", backlog=128) as listener:
         ready()
         while True:

@@ -14,7 +14,7 @@ from benchmark.sharing import Locked, Trip, answer, words
 
 @contextlib.contextmanager
 def _semaphore(place: Rendezvous, name: str, value: int) -> Iterator[posix_ipc.Semaphore]:
-    """Yield one of this subject's, whoever makes it."""
+    """Yield a semaphore of this subject, which the first side makes."""
     made = posix_ipc.Semaphore(f"/{Path(place.directory).name}-{name}", posix_ipc.O_CREAT, 0o600, value)
     try:
         yield made
@@ -32,7 +32,7 @@ def connect(place: Rendezvous) -> Iterator[Locked]:
 
 
 def serve_signals(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The other side of a round trip."""
+    """Serve the other side of a round trip."""
     with _semaphore(place, "there", 0) as there, _semaphore(place, "back", 0) as back, words(place) as shared:
         ready()
         with contextlib.suppress(posix_ipc.SignalError):  # The signal to end.

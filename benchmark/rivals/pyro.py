@@ -40,16 +40,16 @@ class Work:
         return work.echo(value)
 
     def take(self, message: bytes) -> None:
-        """A message that nobody answers."""
+        """Receive a message that has no reply."""
         self._taken.take(message)
 
     def taken(self) -> list[int]:
-        """What came since the last time."""
+        """Return the number and the sum of the messages since the last call."""
         return self._taken.taken()
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     _tune()
     with Pyro5.api.Daemon(unixsocket=place.socket()) as daemon:
         daemon.register(Work, _OBJECT)

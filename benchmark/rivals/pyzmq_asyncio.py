@@ -34,7 +34,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 class _Messages:
     """A socket without a high-water mark, whose messages are given to a function as they come.
 
-    Its descriptor tells only of changes, and sending takes them too: whoever has sent has to look afterwards.
+    Its descriptor reports only changes, and sending consumes them too: so a sender checks for messages afterwards.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], take: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ class _Server:
         send(_encode((number,)), client)
 
     def _take(self) -> None:
-        """A message of bulk, whose memory is the receiver's own; one without content asks what came."""
+        """Receive a bulk message into memory of the receiver; an empty one asks for the count."""
         client, message = self._bulk.recv(zmq.NOBLOCK), self._bulk.recv(zmq.NOBLOCK, copy=False)
         if len(message):
             self._taken.setdefault(client, MessageTally()).take(message.buffer)

@@ -37,7 +37,7 @@ def _take(bulk: zmq.Socket[bytes]) -> None:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
     context = zmq.Context()
     bulk = context.socket(zmq.ROUTER)

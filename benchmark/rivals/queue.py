@@ -16,7 +16,7 @@ _MOST: Final = 1000
 
 
 class Queues(NamedTuple):
-    """What both sides inherit."""
+    """The queues that both sides inherit."""
 
     requests: Queue[tuple[str, tuple[Any, ...]]]
     answers: Queue[Any]
@@ -29,9 +29,9 @@ def make() -> Queues:
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     requests, answers = place.shared
-    answers.cancel_join_thread()  # Nobody may be there to take what is left at the end.
+    answers.cancel_join_thread()  # At the end there may be no reader of what is left.
     taken = MessageTally()
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo, "taken": taken.taken}
     ready()

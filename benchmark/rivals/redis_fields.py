@@ -24,7 +24,7 @@ _START: Final = 10.0
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     options = ["--port", "0", "--unixsocket", place.socket(), "--save", "", "--appendonly", "no"]
     with subprocess.Popen(["redis-server", *options, "--dir", place.directory], stdout=subprocess.DEVNULL) as server:
         try:

@@ -30,7 +30,7 @@ _AHEAD: Final = 64
 
 
 def _tune() -> None:
-    """What is for slow networks: compressing everything over 3 KB, and sending 64 KB at a time."""
+    """Switch off the options for slow networks: compressing everything over 3 KB, and sending 64 KB at a time."""
     Channel.COMPRESSION_THRESHOLD = 1 << 62
     SocketStream.MAX_IO_CHUNK = 1 << 20
 
@@ -58,7 +58,7 @@ class _Service(rpyc.Service):  # type: ignore[misc]
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server."""
+    """Run the server."""
     _tune()
     server = ThreadedServer(_Service, socket_path=place.socket(), protocol_config=_CONFIG)
     server._listen()

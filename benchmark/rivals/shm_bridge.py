@@ -36,13 +36,13 @@ def _echo_bytes(value: str) -> str:
 
 
 def _name(place: Rendezvous) -> str:
-    """What it makes lies in /dev/shm under this name."""
+    """Return the name of the files in /dev/shm."""
     return Path(place.directory).name
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server of its calls."""
-    logging.getLogger("shm_rpc_bridge").setLevel(logging.ERROR)  # It warns that it ends.
+    """Run the server of calls."""
+    logging.getLogger("shm_rpc_bridge").setLevel(logging.ERROR)  # The package warns at its end.
     end = signal.getsignal(signal.SIGTERM)
     with RPCServer(_name(place), _SIZE, _TIMEOUT) as server:
         # Its own handler closes the server under a request that is being answered.
@@ -55,7 +55,7 @@ def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
 
 
 def serve_transport(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """The server of calls over its transport."""
+    """Run the server of calls over the package's transport."""
     functions: dict[str, Callable[..., Any]] = {"add": add, "echo": echo}
     with contextlib.closing(SharedMemoryTransport.create(_name(place), _SIZE, _TIMEOUT)) as transport:
         ready()

@@ -34,7 +34,7 @@ class _Sockets:
     def open(self, part: Part) -> Iterator[End]:
         if part.side == "get":
             with listening(self.place, self._kind, part.number) as listener, contextlib.ExitStack() as stack:
-                # It comes later than this reader.
+                # The publisher comes later than this reader.
                 yield _reading(functools.cache(lambda: stack.enter_context(accepted(listener))))
         else:
             with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ _MEMORY: Final = 16 << 20
 
 
 class Command(NamedTuple):
-    """What is to be done, and by what its result comes: ``socket``, or memory, ``protected`` by a lock or not."""
+    """A command, and the way of its result: ``socket``, or memory, ``protected`` by a lock or not."""
 
     task: str
     size: Any
@@ -56,12 +56,12 @@ def _memory() -> contextlib.closing[shmrpc.sync.Memory]:
 
 
 def _guard(memory: shmrpc.sync.Memory, by: str) -> contextlib.AbstractContextManager[Any]:
-    """Return the memory's lock, if it is to be taken."""
+    """Return the lock of the memory for a protected way, and a context that does nothing otherwise."""
     return memory.lock if by == "protected" else contextlib.nullcontext()
 
 
 def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """Do what it is told, at a port that it writes down."""
+    """Run commands, at a port that is written into a file."""
     with socket.create_server(("127.0.0.1", 0)) as listener, _memory() as memory:
         Path(place.socket("port")).write_text(str(listener.getsockname()[1]))
         ready()
@@ -83,7 +83,7 @@ def serve(place: Rendezvous, ready: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def connect(place: Rendezvous) -> Iterator[Callable[..., Any]]:
-    """What has a task done, and gives its result."""
+    """Yield a function that has a command run and returns its result."""
     import numpy as np  # Only arrays need it.
 
     with contextlib.ExitStack() as stack:

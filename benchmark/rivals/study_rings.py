@@ -28,7 +28,7 @@ class _Ring:
         if part.side == "get":
             yield End(get=reading(lambda position: functions.ring_receive(ring, part.number, position)))
             return
-        # All readers are there, and nobody reads so far.
+        # All readers are there, and none reads.
         functions.ring_reset(ring, self._kind, part.readers)
         send = functions.ring_send
 

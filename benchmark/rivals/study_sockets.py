@@ -27,7 +27,7 @@ class _Sockets:
         with contextlib.ExitStack() as stack:
             if part.side == "get":
                 listener = stack.enter_context(listening(self.place, self._kind, part.number))
-                # It comes later than this reader.
+                # The publisher comes later than this reader.
                 connection = functools.cache(lambda: self._prepared(stack.enter_context(accepted(listener))))
                 yield End(get=_reading(connection))
             else:
@@ -95,7 +95,7 @@ def _sending_by_epoll(peers: list[socket.socket]) -> Callable[[Batch], None]:
 
 
 def _sent(peer: socket.socket, view: memoryview) -> int:
-    """How many bytes a socket has taken."""
+    """Send bytes, and return how many the socket has taken."""
     try:
         return peer.send(view)
     except BlockingIOError:

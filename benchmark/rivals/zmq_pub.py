@@ -34,14 +34,14 @@ class _Publishing:
         with zmq.Context() as context:
             if part.side == "get":
                 with context.socket(zmq.SUB) as sub:
-                    sub.setsockopt(zmq.RECONNECT_IVL, _RETRY)  # It is there before who publishes.
+                    sub.setsockopt(zmq.RECONNECT_IVL, _RETRY)  # The reader is there before the publisher.
                     sub.connect(self._address)
                     sub.subscribe(b"")
                     yield _reading(sub)
             else:
                 with context.socket(zmq.XPUB) as pub:
                     pub.setsockopt(zmq.XPUB_NODROP, 1)
-                    pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # Else it says only that somebody subscribes.
+                    pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # Otherwise it reports only the first subscription.
                     pub.bind(self._address)
                     for _ in range(part.readers):
                         pub.recv()
@@ -62,7 +62,7 @@ def _writing(pub: zmq.Socket[bytes]) -> End:
         import numpy as np  # Only the loads of arrays need it.
 
         def put_array(number: int) -> None:
-            # It is sent from where it lies.
+            # Sent from its own memory.
             pub.send(np.full(ELEMENTS, number, "u8").data, copy=False)
 
         return put_array, missing_side

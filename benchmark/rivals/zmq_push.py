@@ -79,7 +79,7 @@ def _writing(pushes: list[zmq.Socket[bytes]]) -> End:
         import numpy as np  # Only the loads of arrays need it.
 
         def put_array(number: int) -> None:
-            # It is sent from where it lies.
+            # Sent from its own memory.
             pushes[0].send(np.full(ELEMENTS, number, "u8").data, copy=False)
 
         return put_array, missing_side

@@ -1,8 +1,8 @@
 """Eight processes that do nothing but acquire and release one lock: pairs a second of all together.
 
 ``least`` is the share of the worst served process, relative to a fair share, in the worst round. The holder of the lock
-adds one to a number in shared memory by a read and a write: if two processes ever had the lock at once, the sum would show it, and
-the subject has failed.
+adds one to a number in shared memory by a read and a write: if two processes ever had the lock at once, the sum would
+show it, and the subject has failed.
 """
 
 from __future__ import annotations

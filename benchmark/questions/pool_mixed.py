@@ -1,7 +1,7 @@
 """Tasks from 1 µs to 10 ms, the quick ones first, mapped over two workers: how many times the ideal all of them take.
 
-Each takes its time of a CPU. The ideal is their sum, divided by the workers. The floor is the time of processes that have
-their shares from the beginning, without a pool: other work on the machine shows there.
+Each takes its time of a CPU. The ideal is their sum, divided by the workers. The floor is the time of processes that
+have their shares from the beginning, without a pool: other work on the machine shows there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A signal to another process and one back.
 
-``busy``: again at once. ``asleep``: after 2 ms of sleep, so that the other side sleeps as well, and the side that
-waits for the answer may go to sleep for it. Each side writes into shared memory what the other one reads: that shows that no
+``busy``: again at once. ``asleep``: after 2 ms of sleep, so that the other side sleeps as well, and the side that waits
+for the answer may go to sleep for it. Each side writes into shared memory what the other one reads: that shows that no
 signal comes too early.
 """
 

@@ -1,7 +1,7 @@
 """One field of a player, which two and eight processes increment, and one reads, alone and beside one that increments.
 
-No increment may be lost: the field is checked after each turn. Our subjects differ by the type of the player; the rate of
-reads is that of the reader alone.
+No increment may be lost: the field is checked after each turn. Our subjects differ by the type of the player; the rate
+of reads is that of the reader alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """InterProcessPyObjects: messages one way through one piece of shared memory, whose sides take turns.
 
 The synchronous form of its own benchmark, which is faster: the sender puts messages there while there is room, the
-receiver takes them out and destroys them, a shared list has the current side, and neither side sleeps meanwhile. A socket tells the receiver when that is, and that the sender is gone. The memory's name is
-taken away as soon as both sides have it, so that nothing is left of them however they end.
+receiver takes them out and destroys them, a shared list has the current side, and neither side sleeps meanwhile. A
+socket tells the receiver when that is, and that the sender is gone. The memory's name is taken away as soon as both
+sides have it, so that nothing is left of them however they end.
 """
 
 from __future__ import annotations

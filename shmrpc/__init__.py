@@ -86,7 +86,8 @@ from shmrpc.values.sharing import Leased, leased
 
 if _typing.TYPE_CHECKING:
     from shmrpc import atomic, sync
-    from shmrpc.client.aio.client import Client, connect
+    from shmrpc.client.aio.client import Client
+    from shmrpc.client.aio.factory import connect
     from shmrpc.client.aio.stream_call import StreamCall
     from shmrpc.discovery.attach import attach
     from shmrpc.discovery.members import Member, members
@@ -121,7 +122,8 @@ __version__ = VERSION
 #: Modules of the names that are imported on first use, so that a program without stores and pools does not wait for
 #: their import.
 _LATER = {
-    "shmrpc.client.aio.client": "Client connect",
+    "shmrpc.client.aio.client": "Client",
+    "shmrpc.client.aio.factory": "connect",
     "shmrpc.client.aio.stream_call": "StreamCall",
     "shmrpc.discovery.attach": "attach",
     "shmrpc.queues.claim": "Claim",

@@ -5,7 +5,8 @@ import typing as _typing
 from shmrpc.basics.lazy_import import lazy_attributes as _lazy_attributes
 
 if _typing.TYPE_CHECKING:
-    from shmrpc.client.threads.client import Client, connect
+    from shmrpc.client.threads.client import Client
+    from shmrpc.client.threads.factory import connect
     from shmrpc.client.threads.stream_call import StreamCall
     from shmrpc.discovery.attach import blocking_attach as attach
     from shmrpc.locks.event import BlockingEvent as Event
@@ -40,7 +41,7 @@ _HOMES = {
     "Subscription": "shmrpc.topics.blocking_subscription:BlockingSubscription",
     "Topic": "shmrpc.topics.blocking_topic:BlockingTopic",
     "attach": "shmrpc.discovery.attach:blocking_attach",
-    "connect": "shmrpc.client.threads.client",
+    "connect": "shmrpc.client.threads.factory",
     "memory": "shmrpc.shared_memory.memory:blocking_memory",
     "pool": "shmrpc.pools.blocking_pool:blocking_pool",
     "queue": "shmrpc.queues.blocking_queue:blocking_queue",

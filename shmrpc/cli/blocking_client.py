@@ -8,7 +8,8 @@ import inspect
 from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import Any
 
-from shmrpc.client.aio.client import Client, connect
+from shmrpc.client.aio.client import Client
+from shmrpc.client.aio.factory import connect
 from shmrpc.introspection.describe import Description
 
 

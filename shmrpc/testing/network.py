@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Unpack
 
 from shmrpc.client.aio.client import Client
-from shmrpc.client.aio.client import connect as connect_to
+from shmrpc.client.aio.factory import connect as connect_to
 from shmrpc.server.server import Server, serve
 from shmrpc.service.service import Service
 from shmrpc.testing.faults import Faults, FaultyMemoryTransport

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from shmrpc import sync
-from shmrpc.client.aio.client import Client, connect
+from shmrpc.client.aio.client import Client
+from shmrpc.client.aio.factory import connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.host.fork import abandon_in_child
 from shmrpc.host.status import collect_reports

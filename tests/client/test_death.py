@@ -456,7 +456,7 @@ async def test_a_name_is_free_again_when_serving_fails(monkeypatch: pytest.Monke
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shmrpc.host.rendezvous.socket.socket", exhausted)
+        patched.setattr("shmrpc.host.service_socket.socket.socket", exhausted)
         with pytest.raises(OSError, match="no descriptor left to serve 'tested'"):
             async with shmrpc.serve(service):
                 pass
@@ -467,7 +467,7 @@ async def test_a_name_is_free_again_when_serving_fails(monkeypatch: pytest.Monke
 async def test_a_clean_up_that_looks_does_not_keep_a_server_from_starting(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shmrpc.host.rendezvous._LOCK_TRIES", 6000)  # The timer may be late.
+    monkeypatch.setattr("shmrpc.host.service_socket._LOCK_TRIES", 6000)  # The timer may be late.
     os.mkdir(runtime, 0o700)
     lock = cleanup.take_lock(runtime / "tested.lock", create=True)
     assert lock is not None

@@ -17,7 +17,7 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.host import cleanup
-from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.service_socket import ServiceSocket
 from shmrpc.host.status import collect_reports
 from shmrpc.transport.shm.segment import NewSegment
 from tests.helpers.host_names import SHM, host_to_oneself

@@ -9,7 +9,7 @@ import pytest
 
 import shmrpc
 from shmrpc.host import cleanup
-from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.service_socket import ServiceSocket
 from shmrpc.host.status import collect_reports
 from tests.helpers.host_names import SHM
 from tests.helpers.services import service

@@ -25,6 +25,8 @@ CORE: Final = ROOT / "core" / "target" / "crashpoints" / "lib_core.so"
 FILES: Final = (
     "transport/shm/handshake.py",
     "transport/shm/segment.py",
+    "host/service_socket.py",
+    "host/connect_retry.py",
     "host/rendezvous.py",
     "transport/shm/acceptor.py",
     "transport/connection.py",

@@ -9,7 +9,6 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -19,45 +18,26 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Never, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_seconds, public_class
-from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.aio.batch import Batch
+from shmrpc.client.aio.fast_path import bind_fast_path, notify_fast
 from shmrpc.client.aio.reconnector import LoopReconnector
-from shmrpc.client.aio.session import LoopSession
 from shmrpc.client.aio.stream_call import StreamCall
 from shmrpc.client.aio.stream_exchange import LoopStreamExchange
 from shmrpc.client.common.base_client import PartialCall, StreamingCall
 from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.call_options import CallOptions, check_timeout
+from shmrpc.client.common.call_options import CallOptions
 from shmrpc.client.common.requests import (
-    encode_plain_call,
     find_endpoint,
-    find_endpoint_name,
-    make_result_decoder,
-    name_and_endpoints,
 )
-from shmrpc.service.call import Call, deadlines_seen, earliest_deadline
 from shmrpc.service.endpoints import Endpoint
-from shmrpc.service.interceptors import Interceptor, check_interceptors
-from shmrpc.service.service import Service
 from shmrpc.streams.items import ItemDecoder
-from shmrpc.transport.addresses import At, find_transport
-from shmrpc.transport.connection_options import (
-    DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_SPIN,
-    check_connecting,
-    connection_options,
-)
-from shmrpc.transport.errors import UNSENT
-from shmrpc.wire import frames
-from shmrpc.wire.codec import BODIES, UNREADABLE, Codec, CodecName, get_codec
-from shmrpc.wire.control import DEFAULT_MAX_MEMORY
-from shmrpc.wire.frames import opcode
+from shmrpc.wire.codec import UNREADABLE, Codec
 
 if TYPE_CHECKING:
     from shmrpc.introspection.describe import Description
@@ -66,11 +46,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
-
-#: Header of a one-way call.
-_ONE_WAY: Final = frames.header_fields(None, None, one_way=True)
-#: Takes the place of a reply: the call was certainly not executed, and is repeated.
-_RETRY: Final[Any] = object()
 
 
 @public_class("shmrpc.Client", "shmrpc.connect(name)", LoopReconnector)
@@ -209,7 +184,7 @@ class Client(CallEngine[LoopReconnector]):
         EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, DeadlineExceeded if there was no room
         by the deadline, or ConnectionLost if the server has died or left.
         """
-        sent = self._notify_fast(endpoint, args, kwargs)
+        sent = notify_fast(self, endpoint, args, kwargs)
         if sent is None:
             await self._notify(endpoint, args, kwargs)
             return
@@ -218,38 +193,6 @@ class Client(CallEngine[LoopReconnector]):
             await session.yield_to_loop()
         if call is not None:
             await self._wait_for_room(session, call)
-
-    def _notify_fast(
-        self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[LoopSession, Call | None, bool] | None:
-        """Send a one-way call on the fast path.
-
-        Returns the session, the call if it waits for room, and True if the call is large. Returns None if nothing was
-        sent, because the call needs the slow path, which also raises the errors.
-        """
-        session, options = self._reconnector.current_session(), self._options
-        has_deadline = options.timeout_nanoseconds is not None
-        if deadlines_seen and options.inherits_deadline:
-            has_deadline |= earliest_deadline(None) is not None
-        if session is None or options.needs_slow_path or has_deadline:
-            return None
-        try:
-            name = find_endpoint_name(endpoint, session.numbers)
-            number = session.numbers[name]
-            if number in session.shapes:
-                return None
-            body = self._codec.encode_all((_ONE_WAY, [*args], kwargs))
-        except Exception:
-            return None
-        call_id = session.next_id()
-        try:
-            sent = session.begin(opcode(frames.CALL_WITH, number), call_id, body)
-        except UNSENT:
-            return None
-        except BaseException as error:
-            error = session.convert_error(name, error)
-            raise error from error.__cause__
-        return session, None if sent else Call(session, name, call_id, None), type(body) is not bytes
 
     @overload
     def map(
@@ -388,58 +331,7 @@ class Client(CallEngine[LoopReconnector]):
             shape is not None or options.needs_slow_path or session.draining
         ):  # Until there is a new session, calls wait on the slow path.
             return self._describe_function(name, PartialCall(self._call, name, self._codec.decoder(kind)))
-        return self._bind_fast_path(session, name, number, kind)
-
-    def _bind_fast_path(self, session: LoopSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint on the native path, and in Python where the core cannot."""
-        codec, exchange, next_id, wait = self._codec, session.exchange, session.next_id, session.wait_reply
-        slow_call, may_retry = self._call, self._reconnector.may_retry
-        decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
-        timeout_nanoseconds, inherits_deadline = self._options.timeout_nanoseconds, self._options.inherits_deadline
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            deadline = None if timeout_nanoseconds is None else clock() + timeout_nanoseconds
-            if inherits_deadline:
-                deadline = earliest_deadline(deadline)
-            if deadline is not None and kwargs:
-                return await slow_call(name, decode, *args, **kwargs)
-            call_id = next_id()
-            reply: Any  # The request, then its outcome: one name, so that the request is not kept alive.
-            request, reply = encode_plain_call(codec, number, name, deadline, args, kwargs)
-            try:
-                reply = exchange(request, call_id, reply)
-            except BaseException as error:
-                reply = error
-            try:
-                return read(reply) if type(reply) in BODIES else await complete(args, kwargs, call_id, reply, deadline)
-            finally:
-                del reply  # The traceback of an error refers to this frame.
-
-        async def complete(
-            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, reply: Any, deadline: int | None
-        ) -> Any:
-            try:
-                if isinstance(reply, BaseException):
-                    raise reply
-                call = None if deadline is None else Call(session, name, call_id, deadline)
-                answer = await wait(call_id, reply, call)
-            except BaseException as error:
-                reply = None  # Its traceback refers to this frame.
-                error = session.convert_error(name, error)
-                if not may_retry(session, error):
-                    raise error from error.__cause__
-                answer = _RETRY
-            if answer is _RETRY:  # Outside of the except clause, so that its error is not the context of later ones.
-                return await slow_call(name, decode, *args, **kwargs)
-            return read(answer)
-
-        self._describe_function(name, call)
-        channel = session.shared_memory.channel
-        if channel is None:
-            return call
-        native = self._native_call(session, number, kind, read)
-        home = session.loop, session.check_loop
-        return _core.LoopEndpoint(channel, native, call, complete, session.note_interruption, session.cancel, home)
+        return bind_fast_path(self, self._call, session, name, number, kind)
 
     async def _call(self, name: str, decode: Decode, /, *args: Any, **kwargs: Any) -> Any:
         """Call an endpoint on the slow path; return the decoded result."""
@@ -489,54 +381,3 @@ class Client(CallEngine[LoopReconnector]):
                 raise error from error.__cause__
             finally:
                 await stream_exchange.close()
-
-
-def connect(
-    service: str | Service,
-    *,
-    timeout: float = DEFAULT_CONNECT_TIMEOUT,
-    call_timeout: float | None = None,
-    reconnect: bool = False,
-    interceptors: Sequence[Interceptor] = (),
-    codec: CodecName = "msgspec",
-    max_frame: int = frames.DEFAULT_MAX_FRAME,
-    max_memory: int = DEFAULT_MAX_MEMORY,
-    spin: float = DEFAULT_SPIN,
-    allow_uids: Collection[int] = (),
-    at: At = None,
-) -> Client:
-    """Return a client of a service: ``async with shmrpc.connect("calculator") as client: ...``. The block connects.
-
-    A Service in place of its name gives ``client.name(...)`` results of the declared types.
-
-    ``timeout`` limits connecting as a whole, in seconds, from the search for a server to the server's last answer. 0
-    means a single attempt: no wait for a server to appear, and up to 1 s for the answers of an existing one.
-    ``call_timeout`` limits each call, in seconds; see :meth:`Client.with_options` for a single call. ``math.inf`` means
-    no limit. With ``reconnect`` the client connects again when the server stops or dies; new calls wait for that as
-    long as for the first connection, and calls in flight fail with ConnectionLost unless they were certainly not
-    executed. ``interceptors`` wrap each call. ``codec``, ``max_frame``, ``max_memory`` (bytes) and ``spin``
-    (microseconds) are those of :func:`serve`; the smaller ``max_frame`` and ``max_memory`` of the two sides apply. The
-    server must run as this user, as root, or as a user in ``allow_uids``; otherwise connecting raises
-    LocalProtocolError before anything is sent.
-
-    A name is looked up in this host's shared memory. A URL selects another transport: ``"memory://calculator"`` for a
-    server in the same event loop, ``"nats://HOST:PORT/calculator"`` for a server at the same NATS on any host
-    (:mod:`shmrpc.transport.nats.address` describes the URL). With a Service, pass the URL as ``at``:
-    ``connect(calculator, at="memory://")``. From several addresses, ``at=["shm", "nats://HOST:PORT"]``, the client
-    takes the first one with a server. With ``reconnect`` it moves to another address when the server is gone, and back
-    when an earlier address has a server again. ``client.address`` tells the current one.
-
-    Raises ValueError for an option that is out of range or not supported by the transport. Errors of connecting:
-    :meth:`Client.__aenter__`.
-    """
-    check_connecting(timeout, reconnect)
-    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
-    transport, service = find_transport(service, at)
-    name, endpoints = name_and_endpoints(service)
-    reconnector = LoopReconnector(name, transport.dial(name, connection), timeout, reconnect=reconnect)
-    return Client(
-        reconnector,
-        get_codec(codec),
-        CallOptions(check_timeout(call_timeout), interceptors=check_interceptors(interceptors)),
-        endpoints,
-    )

@@ -7,47 +7,33 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Generator,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Never, NoReturn, ParamSpec, Self, TypeVar, overload
 
-from shmrpc import _core
 from shmrpc.basics.checks import check_seconds, public_class
-from shmrpc.basics.clock import host_nanoseconds
 from shmrpc.client.common.base_client import PartialCall
 from shmrpc.client.common.batch_request import BatchOutcome
 from shmrpc.client.common.call_engine import CallEngine, Decode
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.call_options import CallOptions, check_timeout
-from shmrpc.client.common.requests import encode_plain_call, find_endpoint, make_result_decoder, name_and_endpoints
+from shmrpc.client.common.requests import find_endpoint
 from shmrpc.client.threads.batch import ThreadBatch
 from shmrpc.client.threads.coroutine_runner import StartedCoroutine, SyncContext, run
+from shmrpc.client.threads.fast_path import bind_fast_path
 from shmrpc.client.threads.reconnector import ThreadReconnector
-from shmrpc.client.threads.session import ThreadSession, stopped_error
+from shmrpc.client.threads.session import stopped_error
 from shmrpc.client.threads.stream_call import StreamCall
 from shmrpc.client.threads.stream_exchange import ThreadStreamExchange
-from shmrpc.service.call import Call, earliest_deadline
-from shmrpc.service.interceptors import SyncInterceptor, check_interceptors, enter_all_sync
-from shmrpc.service.service import Service
+from shmrpc.service.call import Call
+from shmrpc.service.interceptors import enter_all_sync
 from shmrpc.streams.items import ItemDecoder
-from shmrpc.transport.addresses import Transport, find_transport
-from shmrpc.transport.connection_options import (
-    DEFAULT_CONNECT_TIMEOUT,
-    DEFAULT_SPIN,
-    check_connecting,
-    connection_options,
-)
-from shmrpc.wire import frames
-from shmrpc.wire.codec import BODIES, UNREADABLE, CodecName, get_codec
-from shmrpc.wire.control import DEFAULT_MAX_MEMORY
+from shmrpc.wire.codec import UNREADABLE
 
 if TYPE_CHECKING:
     from shmrpc.introspection.describe import Description
@@ -294,60 +280,7 @@ class Client(CallEngine[ThreadReconnector]):
             return self._describe_function(name, PartialCall(self._stream, name, ItemDecoder(self._codec, kind)))
         if shape is not None or options.needs_slow_path:
             return self._describe_function(name, PartialCall(self._call, name, self._codec.decoder(kind)))
-        return self._bind_fast_path(session, name, number, kind)
-
-    def _bind_fast_path(self, session: ThreadSession, name: str, number: int, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint on the native path, and in Python where the core cannot."""
-        reconnector = self._reconnector
-        codec, exchange, next_id = self._codec, session.calls.exchange, session.next_id
-        decode, read, clock = codec.decoder(kind), make_result_decoder(name, codec, kind), host_nanoseconds
-        timeout_nanoseconds, inherits_deadline, stopped = (
-            self._options.timeout_nanoseconds,
-            self._options.inherits_deadline,
-            reconnector.stopped,
-        )
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if stopped:
-                raise stopped_error(session.service)
-            deadline = None if timeout_nanoseconds is None else clock() + timeout_nanoseconds
-            if inherits_deadline:
-                deadline = earliest_deadline(deadline)
-            is_elsewhere = reconnector.session is not session or (reconnector.reconnect and session.is_draining())
-            if is_elsewhere or (deadline is not None and kwargs):
-                return self._call(name, decode, *args, **kwargs)
-            call_id = next_id()
-            pending: Any  # The request, then its outcome: one name, so that the request is not kept alive.
-            request, pending = encode_plain_call(codec, number, name, deadline, args, kwargs)
-            try:
-                pending = exchange(request, call_id, pending)
-            except BaseException as error:
-                pending = error
-            try:
-                return read(pending) if type(pending) in BODIES else complete(args, kwargs, call_id, pending, deadline)
-            finally:
-                del pending  # The traceback of an error refers to this frame.
-
-        def complete(
-            args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, pending: Any, deadline: int | None
-        ) -> Any:
-            try:
-                if isinstance(pending, BaseException):
-                    raise pending
-                call = None if deadline is None else Call(session, name, call_id, deadline)
-                answer = session.complete(pending, call)
-            except BaseException as error:
-                pending = None  # Its traceback refers to this frame.
-                session.calls.close(call_id)  # A signal handler may have raised at any point.
-                error = session.convert_error(name, error)
-                if not reconnector.may_retry(session, error):
-                    raise error from error.__cause__
-                return self._call(name, decode, *args, **kwargs)
-            return read(answer)
-
-        native = self._native_call(session, number, kind, read)
-        function = self._describe_function(name, call)
-        return _core.ThreadEndpoint(session.calls, native, function, complete, stopped, reconnector, session)
+        return bind_fast_path(self, self._call, session, name, number, kind)
 
     def _new_call(self, name: str) -> Call:
         """Return a new call as the base class does. Raises CallStopped between :meth:`stop` and :meth:`resume`."""
@@ -379,31 +312,3 @@ class Client(CallEngine[ThreadReconnector]):
                 raise error from error.__cause__
             finally:
                 run(lambda: stream_exchange.close())
-
-
-def connect(
-    service: str | Service,
-    *,
-    timeout: float = DEFAULT_CONNECT_TIMEOUT,
-    call_timeout: float | None = None,
-    reconnect: bool = False,
-    interceptors: Sequence[SyncInterceptor] = (),
-    codec: CodecName = "msgspec",
-    max_frame: int = frames.DEFAULT_MAX_FRAME,
-    max_memory: int = DEFAULT_MAX_MEMORY,
-    spin: float = DEFAULT_SPIN,
-    allow_uids: Collection[int] = (),
-    at: str | Transport | None = None,
-) -> Client:
-    """Return a client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
-
-    The ``with`` block connects. Interceptors return plain context managers. For the other options and the errors see
-    :func:`shmrpc.connect`.
-    """
-    check_connecting(timeout, reconnect)
-    connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)
-    transport, service = find_transport(service, at)
-    name, endpoints = name_and_endpoints(service)
-    reconnector = ThreadReconnector(name, transport.thread_dial(name, connection), timeout, reconnect=reconnect)
-    options = CallOptions(check_timeout(call_timeout), interceptors=check_interceptors(interceptors, plain=True))
-    return Client(reconnector, get_codec(codec), options, endpoints)

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from shmrpc.host import credentials, rendezvous, resource_limits
+from shmrpc.host import credentials, resource_limits
 from shmrpc.host.credentials import NO_OTHER_USERS
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.processes import describe_process
+from shmrpc.host.service_socket import ServiceSocket
 from shmrpc.host.spare_descriptor import SpareDescriptor
 from shmrpc.wire import control
 
@@ -40,7 +41,7 @@ class Acceptor:
     """Holder of a name that passes the sockets of trusted processes, with their credentials, to ``take``.
 
     ``allow_uids``: ids of trusted users, besides its own user and root. Raises the errors of
-    :class:`rendezvous.ServiceSocket`.
+    :class:`ServiceSocket`.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Acceptor:
         self._allow_uids = allow_uids
         #: Descriptor to close for a moment, so that clients get an answer when no other descriptor is left.
         self._reserve = SpareDescriptor()
-        self._claim = rendezvous.ServiceSocket(service, allow_uids)
+        self._claim = ServiceSocket(service, allow_uids)
         self._take = take
         self._resume: asyncio.TimerHandle | None = None
         self._refusals = LogThrottle()

@@ -24,7 +24,7 @@ class ConnectionRouter:
     ``report`` returns the status. ``pass_on`` is called with the service and the socket of a client, whose first packet
     is still unread. It returns None if a process has taken the client, "" to be called again soon, or the reason why
     none takes the client, who may try again. ``allow_uids``: ids of trusted users, besides its own user and
-    root. Raises the errors of :class:`rendezvous.ServiceSocket`.
+    root. Raises the errors of :class:`~shmrpc.host.service_socket.ServiceSocket`.
     """
 
     def __init__(

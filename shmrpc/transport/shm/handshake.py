@@ -23,8 +23,9 @@ import msgspec
 from shmrpc import _core
 from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ServiceUnavailable, SharedMemoryError
 from shmrpc.host import resource_limits
+from shmrpc.host.connect_retry import ConnectRetry
 from shmrpc.host.credentials import peer_credentials
-from shmrpc.host.rendezvous import ConnectRetry, Packet, receive_packet
+from shmrpc.host.rendezvous import Packet, receive_packet
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.listener import Offer
 from shmrpc.transport.shm.close_reason import has_ended

@@ -13,8 +13,8 @@ from shmrpc import _core
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import ConnectionLost, RemoteProtocolError
 from shmrpc.host import fork, rendezvous
+from shmrpc.host.connect_retry import ConnectRetry, OnRetry
 from shmrpc.host.processes import describe_process
-from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD
 from shmrpc.streams.items import ItemRun
 from shmrpc.transport.connection import CloseReason, Connection, Frame, OnEnd, OnFrame, warn_unclosed
@@ -36,12 +36,12 @@ MAX_FRAMES_PER_TURN: Final = 512
 async def connect(
     service: str, timeout: float | None, note: OnRetry = lambda reason: None, *, options: ConnectionOptions
 ) -> LoopConnection:
-    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`.
+    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
     ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if no server takes the
     client in time, or if one refuses.
     """
-    retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
+    retry = ConnectRetry(service, timeout, options.users, note)
     while True:
         dialled = retry.dial()
         if dialled is not None:
@@ -54,12 +54,10 @@ async def connect(
 
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
     """Connect to the process that inherited the other end of a socket pair. Raises ConnectionLost if it has left."""
-    return await _run_handshake(control_socket, options, rendezvous.ConnectRetry(service, INHERITED_TIMEOUT))
+    return await _run_handshake(control_socket, options, ConnectRetry(service, INHERITED_TIMEOUT))
 
 
-async def _run_handshake(
-    dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry
-) -> LoopConnection:
+async def _run_handshake(dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry) -> LoopConnection:
     steps = handshake.connect_client(dialled, options, retry, blocking=False)
     loop = running_loop()
     try:
@@ -76,7 +74,7 @@ async def _run_handshake(
 async def _receive_answer(
     dialled: socket.socket,
     pid: int,
-    retry: rendezvous.ConnectRetry,
+    retry: ConnectRetry,
     options: ConnectionOptions,
     loop: asyncio.AbstractEventLoop,
 ) -> rendezvous.Packet | None:

@@ -14,8 +14,8 @@ from shmrpc import _core
 from shmrpc.basics.green_threads import new_poll
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ShmrpcError
 from shmrpc.host import fork, rendezvous
+from shmrpc.host.connect_retry import ConnectRetry, OnRetry
 from shmrpc.host.processes import describe_process
-from shmrpc.host.rendezvous import OnRetry
 from shmrpc.streams.credit import OVERHEAD, WINDOW
 from shmrpc.transport.connection import CloseReason, warn_unclosed
 from shmrpc.transport.connection_options import ConnectionOptions
@@ -39,14 +39,14 @@ def connect(
     *,
     options: ConnectionOptions,
 ) -> ThreadConnection:
-    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`rendezvous.ConnectRetry`.
+    """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
     ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called with
     the reason after each failed attempt. Raises ServiceUnavailable if no server takes the client in time, or if one
     refuses; LocalProtocolError in the thread of the server's event loop.
     """
     deadlock_guard.check_thread(service)
-    retry = rendezvous.ConnectRetry(service, timeout, options.users, note)
+    retry = ConnectRetry(service, timeout, options.users, note)
     while True:
         check()
         dialled = retry.dial()
@@ -62,11 +62,11 @@ def inherit(
     control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
     """Connect to the owner of the other end of a socket pair. Raises ConnectionLost if it has left."""
-    return _run_handshake(control_socket, options, rendezvous.ConnectRetry(service, control.STEP_TIMEOUT), make)
+    return _run_handshake(control_socket, options, ConnectRetry(service, control.STEP_TIMEOUT), make)
 
 
 def _run_handshake(
-    dialled: socket.socket, options: ConnectionOptions, retry: rendezvous.ConnectRetry, make: Make[_ThreadConnection]
+    dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
     steps = handshake.connect_client(dialled, options, retry, blocking=True)
     try:

@@ -33,7 +33,7 @@ import asyncio, contextlib, os, socket, sys
 import msgpack, numpy, posix_ipc
 import shmrpc, shmrpc.cli.call, shmrpc.cli.listing, shmrpc.cli.serve
 from shmrpc.wire import control
-from shmrpc.host import cleanup, runtime_dir, rendezvous
+from shmrpc.host import cleanup, runtime_dir, rendezvous, service_socket
 from shmrpc.transport.shm import segment
 from tests.reliability.hostile import shared_service
 from tests.helpers.wire_client import ON_SEMAPHORE, WireClient

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.host import cleanup, rendezvous
+from shmrpc.host import cleanup, rendezvous, service_socket
 from shmrpc.host.credentials import NO_OTHER_USERS
 from shmrpc.host.status import collect_reports
 from shmrpc.transport.connection_options import check_uids
@@ -548,7 +548,7 @@ def test_root_does_not_take_the_lock_of_another_user(make_directory: MakeDirecto
     place = make_directory(0, STICKY)
     run_as(FORBIDDEN, f"open({str(place / f'{shared_service.NAME}.lock')!r}, 'w').close()")
     with pytest.raises(shmrpc.ServiceInUse, match=f"belongs to uid {FORBIDDEN}"):
-        rendezvous.ServiceSocket(shared_service.NAME, [ALLOWED])
+        service_socket.ServiceSocket(shared_service.NAME, [ALLOWED])
     assert (place / f"{shared_service.NAME}.lock").read_bytes() == b""
 
 
@@ -560,14 +560,14 @@ def test_a_lock_file_linked_to_another_file_does_not_empty_that_file(
     precious.write_text("precious")
     link(precious, meeting / f"{shared_service.NAME}.lock")
     with pytest.raises(shmrpc.LocalProtocolError, match="remove it"):
-        rendezvous.ServiceSocket(shared_service.NAME)
+        service_socket.ServiceSocket(shared_service.NAME)
     assert precious.read_text() == "precious"
 
 
 def test_only_their_own_user_removes_the_remains_of_dead_processes(make_directory: MakeDirectory) -> None:
     place = make_directory(0, STICKY)
     die = f"""
-        claim = rendezvous.ServiceSocket(shared_service.NAME, [{FORBIDDEN}])
+        claim = service_socket.ServiceSocket(shared_service.NAME, [{FORBIDDEN}])
         made = segment.NewSegment("tested", {FORBIDDEN})
         print(made.name, flush=True)
         sys.stdin.readline()

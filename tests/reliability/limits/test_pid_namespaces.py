@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 
 import shmrpc
-from shmrpc.host.rendezvous import ServiceSocket
+from shmrpc.host.service_socket import ServiceSocket
 from shmrpc.host.status import collect_reports
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
 from tests.helpers.stopped_processes import stopped
@@ -139,7 +139,7 @@ CLIENT = """
             except shmrpc.DeadlineExceeded as error:
                 said = str(error)
         print(said, flush=True)
-    from shmrpc.host.rendezvous import ServiceSocket
+    from shmrpc.host.service_socket import ServiceSocket
     try:
         ServiceSocket("tested")
     except shmrpc.ServiceInUse as error:

@@ -68,7 +68,7 @@ class ConnectRetry:
             return dialled
         except PermissionError:  # Also for a moment at the start of a server that admits this user.
             self._reason = (
-                f"there is one that admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
+                f"a server exists, but admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
                 f"(shmrpc serve --allow-user {os.geteuid()})"
             )
         except ConnectionLost as error:
@@ -83,7 +83,7 @@ class ConnectRetry:
 
     def welcome_timeout(self, pid: int) -> float:
         """Return the seconds to wait for the welcome of the connected server; 0 after the timeout."""
-        self._note(f"{describe_process(pid)} is there, and its 'welcome' is waited for")
+        self._note(f"{describe_process(pid)} has not sent its 'welcome' so far")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
@@ -117,5 +117,5 @@ class ConnectRetry:
         start = f"did you mean {meant!r}, which is served? If not, " if meant else ""
         start += f"start it with: shmrpc serve MODULE:{self._service}"
         if credentials.other_users(self._allow_uids) and shared_directory() is None:
-            start += "; services of other users are met in the directory that $SHMRPC_DIRECTORY names"
+            start += "; for services of other users set $SHMRPC_DIRECTORY"
         return start

@@ -64,8 +64,8 @@ def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
         )
     if credentials.is_overflow_uid(uid) and shared_directory() is not None:
         raise LocalProtocolError(
-            f"service {service!r} is served by uid {uid}, which stands for every user that this user namespace does "
-            "not know; serve as a user that it knows"
+            f"service {service!r} is served by uid {uid}, which stands for all users outside this user namespace; "
+            "serve as a user that it maps"
         )
 
 
@@ -108,6 +108,6 @@ def dropped_descriptors_error(through: socket.socket) -> SharedMemoryError:
         return resource_limits.no_descriptor_error(error.errno or errno.EMFILE)
     return SharedMemoryError(
         errno.EACCES,
-        "the descriptors of a connection could not be received: check what confines this process (SELinux, AppArmor), "
-        "or retry if it is at its limit of open files (ulimit -n)",
+        "the descriptors of a connection were lost: check the confinement of this process (SELinux, AppArmor), or "
+        "retry if it is at its limit of open files (ulimit -n)",
     )

@@ -40,11 +40,11 @@ def rendezvous_error(error: OSError, directory: Path, purpose: str) -> Exception
     number = descriptor_errno(error)
     if number is not None:
         return no_descriptor_error(number, purpose)
-    elsewhere = "or let $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) name another directory, on both sides"
+    elsewhere = "or set $XDG_RUNTIME_DIR (for several users: $SHMRPC_DIRECTORY) to another directory on both sides"
     if error.errno == errno.EROFS:
         return LocalProtocolError(
-            f"{directory} is on a file system that is mounted read-only, so nothing can be created there {purpose}; "
-            f"mount it read-write, {elsewhere}"
+            f"{directory} is on a read-only file system, so nothing can be created there {purpose}; mount it "
+            f"read-write, {elsewhere}"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         there = os.statvfs(directory)
@@ -52,9 +52,9 @@ def rendezvous_error(error: OSError, directory: Path, purpose: str) -> Exception
         quota = " (or the quota of this user)" if error.errno == errno.EDQUOT else ""
         return SharedMemoryError(
             error.errno,
-            f"the file system of {directory}{quota} is full: a lock file, a socket and a page of "
-            f"{there.f_frsize:,} bytes are needed {purpose}; {there.f_bavail * there.f_frsize:,} of its "
-            f"{there.f_blocks * there.f_frsize:,} bytes are free{files}. Make room, {elsewhere}",
+            f"the file system of {directory}{quota} is full: two files and {there.f_frsize:,} bytes are needed "
+            f"{purpose}; {there.f_bavail * there.f_frsize:,} of its {there.f_blocks * there.f_frsize:,} bytes are "
+            f"free{files}. Make room, {elsewhere}",
         )
     return None
 
@@ -65,12 +65,12 @@ def shm_full_error(number: int, size: int) -> SharedMemoryError:
     if there.f_files and there.f_favail < _HANDSHAKE_FILES:
         return SharedMemoryError(
             number,
-            f"{SHM_DIRECTORY} is full: {there.f_favail:,} of its {there.f_files:,} files are free, and a connection "
-            f"needs {_HANDSHAKE_FILES} for a moment. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
+            f"{SHM_DIRECTORY} is full: a connection needs {_HANDSHAKE_FILES} files, and {there.f_favail:,} of "
+            f"{there.f_files:,} are free. Raise it: mount -o remount,nr_inodes=1M {SHM_DIRECTORY}",
         )
     return SharedMemoryError(
         number,
-        f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes, and two pages for a moment; "
+        f"{SHM_DIRECTORY} is full: a connection needs {size:,} bytes and two pages; "
         f"{there.f_bavail * there.f_frsize:,} of {there.f_blocks * there.f_frsize:,} are free. Raise it: "
         f"mount -o remount,size=1G {SHM_DIRECTORY} (in a container: docker run --shm-size=1g)",
     )

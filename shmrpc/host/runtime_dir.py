@@ -157,7 +157,7 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
     """
     text = str(path)
     if not os.path.isabs(text):
-        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {text!r}; it has to be an absolute path")
+        raise LocalProtocolError(f"$SHMRPC_DIRECTORY is {text!r}; it must be an absolute path")
     try:
         status = os.lstat(text)
     except FileNotFoundError:
@@ -174,14 +174,14 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
         raise LocalProtocolError(f"{path} is not a directory; let $SHMRPC_DIRECTORY name one")
     if not credentials.is_trusted(status.st_uid, owners) or credentials.is_overflow_uid(status.st_uid):
         raise LocalProtocolError(
-            f"{path} belongs to uid {status.st_uid}; to meet there it has to belong to "
+            f"{path} belongs to uid {status.st_uid}; it must belong to "
             f"{credentials.describe_users(owners)}. "
             f"To trust its owner: connect(..., allow_uids=[{status.st_uid}])"
         )
     if mode & 0o022 and not mode & stat.S_ISVTX:
         raise LocalProtocolError(
-            f"{path} can be written by others than its owner (mode {mode:04o}), who could put their own service in "
-            f"the place of another; run: chmod go-w {path}, or, if several users serve there: chmod +t {path}"
+            f"{path} is writable for others than its owner (mode {mode:04o}), who could replace its services; "
+            f"run: chmod go-w {path}, or chmod +t {path} if several users serve there"
         )
     if not os.access(text, os.X_OK, effective_ids=True):
         raise LocalProtocolError(

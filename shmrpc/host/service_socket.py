@@ -132,12 +132,12 @@ def _check_reachable(other_uids: Collection[int]) -> None:
     if shared_directory() is None:
         raise LocalProtocolError(
             f"allow_uids={list(other_uids)}, but other users cannot enter {runtime_directory()}: set $SHMRPC_DIRECTORY "
-            "for both sides to a directory that they can enter; to make one: install -d -m 755 /run/my-services"
+            "on both sides to a directory for all users (install -d -m 755 /run/my-services)"
         )
     if credentials.is_overflow_uid(os.geteuid()):
         raise LocalProtocolError(
-            f"allow_uids={list(other_uids)}, but this process is uid {os.geteuid()}, which stands for every user that "
-            "this user namespace does not know: run as another user"
+            f"allow_uids={list(other_uids)}, but this process is uid {os.geteuid()}, which stands for all users "
+            "outside this user namespace: run as another user"
         )
 
 
@@ -160,9 +160,9 @@ def _name_error(path: Path, service: str, error: BaseException) -> BaseException
     if error.errno in (errno.EACCES, errno.EPERM):
         status = os.lstat(path.parent)
         return LocalProtocolError(
-            f"uid {os.geteuid()} cannot serve in {path.parent}: it cannot write there (it belongs to uid "
-            f"{status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}); serve as uid {status.st_uid}, or let "
-            "$SHMRPC_DIRECTORY name another directory"
+            f"uid {os.geteuid()} cannot write in {path.parent} (uid {status.st_uid}, mode "
+            f"{stat.S_IMODE(status.st_mode):04o}); serve as uid {status.st_uid}, or set $SHMRPC_DIRECTORY to another "
+            "directory"
         )
     return error
 
@@ -209,7 +209,7 @@ def _check_path(path: Path, service: str, may_be: Callable[[int], bool]) -> None
         if status.st_uid != os.geteuid():
             raise _other_user_error(path, service, status.st_uid)
         if not may_be(status.st_mode):
-            raise LocalProtocolError(f"{path} is in the way, and is no file of shmrpc; inspect and remove it")
+            raise LocalProtocolError(f"{path} is no file of shmrpc, and blocks the name; inspect and remove it")
 
 
 def _take_lock_with_retries(path: Path) -> int | None:

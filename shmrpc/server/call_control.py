@@ -59,7 +59,7 @@ def _grant_credit(body: Body, client: ServedClient, call_id: int) -> None:
 
 def _report_misplaced(body: Body, client: ServedClient, call_id: int) -> None:
     """Report a part of a stream without a number as a fault of the client."""
-    client.peer.fault("it sent part of a stream to where none is")
+    client.peer.fault("it sent part of a stream without its number")
 
 
 def _add_item(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:

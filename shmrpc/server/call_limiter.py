@@ -120,9 +120,9 @@ class CallLimiter:
         """Return the rejection of a call of ``client``."""
         return CallRejected(
             "overloaded",
-            f"service {client.service!r} has {self.in_flight} calls under way and {self.waiting} waiting, of yours "
-            f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes): "
-            "it takes no more for now",
+            f"service {client.service!r} has {self.in_flight} calls in flight and {self.waiting} waiting, of yours "
+            f"{len(client.calls)} ({client.bytes:,} bytes) and {len(client.waiting)} ({client.waiting_bytes:,} bytes); "
+            "retry later",
             one_way=one_way,
         )
 

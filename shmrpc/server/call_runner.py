@@ -313,8 +313,8 @@ class CallRunner:
         if self._logs_blocking and name not in self._reported:
             self._reported.add(name)
             logger.warning(
-                "%s() held the server's loop for %.0f ms: no other call was served meanwhile. "
-                "Give it @service.endpoint(run_in='thread'), or run_in='process' if it computes",
+                "%s() blocked the server's event loop for %.0f ms, and all other calls waited. Declare it with "
+                "run_in='thread', or with run_in='process' if it computes",
                 name,
                 seconds * 1e3,
             )

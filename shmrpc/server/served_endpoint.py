@@ -124,7 +124,9 @@ def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
     if inspect.iscoroutine(result):
         result.close()
     expected = "an iterable" if in_thread else "an iterable or an async iterable"
-    advice = advise_endpoint(result) if not isinstance(result, AsyncIterable) else "what is async runs in the loop"
+    advice = (
+        advise_endpoint(result) if not isinstance(result, AsyncIterable) else "an async iterable needs run_in='loop'"
+    )
     raise CallRejected(
         "encode",
         f"{name}() is declared to stream: expected {expected}, but it returned {type(result).__qualname__}"

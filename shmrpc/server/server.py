@@ -265,7 +265,7 @@ class Server:
             if tasks and runner is not None and (await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT))[1]:
                 calls = _join_counts(Counter(runner.still_running()))
                 logger.error(
-                    "closed, and %g s after they were cancelled these calls have not ended: %s", CLOSE_TIMEOUT, calls
+                    "closed, but %g s after their cancellation these calls have not ended: %s", CLOSE_TIMEOUT, calls
                 )
         finally:
             try:
@@ -291,8 +291,8 @@ class Server:
             if inspect.iscoroutine(manager):
                 manager.close()
             raise TypeError(
-                f"lifespan of {service.name!r}: expected an async context manager, as contextlib.asynccontextmanager "
-                f"makes one of an async def that yields once; it gave {manager!r}"
+                f"lifespan of {service.name!r}: expected an async context manager, such as an async def with yield and "
+                f"@contextlib.asynccontextmanager; got {manager!r}"
             )
         state = await self._lifespans.enter_async_context(manager)
         self._lifespans.callback(setattr, self, "_ending_lifespan", service.name)

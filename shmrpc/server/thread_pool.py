@@ -99,12 +99,11 @@ class ThreadPool:
         deadlock = ""
         if calling:
             deadlock = (
-                f" {calling} of the threads wait for calls that their handlers have made: if those come back here, "
-                "they wait for each other."
+                f" {calling} of the threads wait for calls that their handlers have made, which is a deadlock if those "
+                "calls need these threads."
             )
         logger.warning(
-            "all %d threads of %s are taken, and for %g s calls have waited for one: %s, the waiting ones included.%s "
-            "There are more with %s",
+            "all %d threads of %s are busy, and calls have waited for %g s: %s in all.%s For more threads use %s",
             self._size,
             self._whose,
             WARN_AFTER,

@@ -39,7 +39,7 @@ class WritableArguments:
         try:
             given = writable(value)
         except Unmapped as error:
-            raise unreadable_call(f"{self._signature.name}(): {name!r} cannot be given to be written", error) from None
+            raise unreadable_call(f"{self._signature.name}(): {name!r} cannot be lent for writing", error) from None
         memory = base_of(given)
         if isinstance(memory, _core.View):
             self._views.append(weakref.ref(memory))

@@ -68,7 +68,7 @@ async def test_beyond_the_bound_calls_are_refused_and_not_begun() -> None:
         calls = [asyncio.create_task(client.wait(n)) for n in range(5)]
         await _until(server, 2, 3)
         for _ in range(10):
-            with pytest.raises(shmrpc.Overloaded, match="2 calls under way and 3 waiting"):
+            with pytest.raises(shmrpc.Overloaded, match="2 calls in flight and 3 waiting"):
                 await client.wait(99)
         gate.open.set()
         assert await asyncio.gather(*calls) == list(range(5))

@@ -298,7 +298,7 @@ async def test_an_endpoint_that_holds_the_loop_is_named_once(
             assert not caplog.records
             for _ in range(3):
                 await client.call(endpoint, 0.15)
-    held = [record for record in caplog.records if "held the server's loop" in record.message]
+    held = [record for record in caplog.records if "blocked the server's event loop" in record.message]
     assert len(held) == 1
     assert f"tested.held.{endpoint}()" in held[0].message
     assert "run_in='thread'" in held[0].message

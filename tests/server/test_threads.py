@@ -89,7 +89,7 @@ async def test_too_few_threads_are_named_once(
                 blocking.go.set()
                 await asyncio.gather(*calls)
             said = caplog.records[0].getMessage()
-            assert "all 2 threads of service 'tested.threads' are taken" in said
+            assert "all 2 threads of service 'tested.threads' are busy" in said
             assert "shared() (3)" in said and "shmrpc.Service('tested.threads', threads=N)" in said
             assert "calls that their handlers have made" not in said
             caplog.clear()
@@ -97,7 +97,7 @@ async def test_too_few_threads_are_named_once(
             calls = [asyncio.create_task(client.alone()) for _ in range(2)]
             assert await eventually_in_loop(lambda: len(caplog.records) == 1)
             said = caplog.records[0].getMessage()
-            assert "all 1 threads of endpoint tested.threads.alone() are taken" in said
+            assert "all 1 threads of endpoint tested.threads.alone() are busy" in said
             assert "@service.endpoint(run_in='thread', threads=N)" in said
             blocking.go.set()
             await asyncio.gather(*calls)

@@ -226,7 +226,7 @@ async def test_closing_waits_for_no_handler_that_will_not_end(
         async with shmrpc.serve(service), shmrpc.connect("stubborn") as client:
             calling = asyncio.ensure_future(client.swallow())
             await begun.wait()
-    assert "0.05 s after they were cancelled these calls have not ended: stubborn.swallow (1)" in caplog.text
+    assert "0.05 s after their cancellation these calls have not ended: stubborn.swallow (1)" in caplog.text
     assert left == ["stubborn"]
     release.set()
     with pytest.raises(shmrpc.ConnectionLost):

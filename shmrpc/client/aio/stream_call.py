@@ -56,9 +56,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     if not TYPE_CHECKING:  # Type checkers reject `await` already.
 
         def __await__(self) -> NoReturn:
-            raise TypeError(
-                f"{self._name}(): what open() gives is not awaited: use `async with client.open(...) as call:`"
-            )
+            raise TypeError(f"{self._name}(): open() returns no awaitable: use `async with client.open(...) as call:`")
 
     async def write(self, item: _W) -> None:
         """Send an item, after waiting while the handler has too many unread items. A cancelled write sends nothing.

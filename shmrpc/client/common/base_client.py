@@ -118,7 +118,7 @@ class BaseClient(Generic[_L]):
     ) -> Self:
         if reply_metadata is not None and not isinstance(reply_metadata, dict):
             raise TypeError(
-                f"reply_metadata: expected a dict that gets what handlers send back, got {reply_metadata!r}"
+                f"reply_metadata: expected a dict, which receives the metadata of replies, got {reply_metadata!r}"
             )
         options = self._options.updated(timeout, metadata, reply_metadata)
         return type(self)(self._reconnector, self._codec, options, self._endpoints)
@@ -158,8 +158,8 @@ class BaseClient(Generic[_L]):
         """Reject pickle and copy, also of bound endpoints, groups and batches, which refer to the client."""
         service = self._reconnector.service
         raise TypeError(
-            f"a client of {service!r} cannot be pickled or copied, because its connection belongs to this process: "
-            f"pass the name {service!r}, and connect in the other process"
+            f"a client of {service!r} cannot be pickled or copied: its connection belongs to this process; pass the "
+            "name, and connect in the other process"
         )
 
     def __dir__(self) -> list[str]:

@@ -22,7 +22,7 @@ from shmrpc.wire.failure import CallRejected
 
 def not_opened_error(name: str, with_statement: str) -> LocalProtocolError:
     """Return the error for a call whose streams are used before its block was entered."""
-    return LocalProtocolError(f"{name}() was not called: it is open in a block, `{with_statement} as call:`")
+    return LocalProtocolError(f"{name}() is not open: use `{with_statement} as call:`")
 
 
 def was_not_executed(error: BaseException) -> bool:
@@ -60,7 +60,7 @@ def decode_error(name: str, error: Exception) -> DecodeError | SharedMemoryError
     """Return the error for a result that cannot be decoded, or that this process cannot map."""
     if isinstance(error, Unmapped):
         return SharedMemoryError(error.errno, f"{name}(): the result cannot be read: {error}")
-    return DecodeError(f"{name}(): the result cannot be read, or is not what it is declared as: {error}")
+    return DecodeError(f"{name}(): the result cannot be decoded, or is not of the declared type: {error}")
 
 
 def connection_lost_error(end: CloseReason, call_id: int) -> ShmrpcError:

@@ -60,7 +60,7 @@ class ReadProgress:
                 why = f"{server} reads more slowly than this client sends"
             return DeadlineExceeded(
                 f"{endpoint}() was not sent by its deadline, and is not executed: it waited {_seconds(now - since)} "
-                f"for room, beside {kept} other frames of {size:,} bytes; {why}"
+                f"for room, with {kept} other frames of {size:,} bytes; {why}"
             )
         words = f"{endpoint}() was not answered by its deadline"
         return DeadlineExceeded(f"{words}: it waited {_seconds(now - since)}; {why}" if quiet else words)

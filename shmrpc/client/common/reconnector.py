@@ -96,7 +96,7 @@ class Reconnector(ABC, Generic[_S]):
     def _no_server_error(self) -> ServiceUnavailable:
         """Return the error for a call that waited too long for the next server."""
         why = f": {self._last_failure}" if self._last_failure else ""
-        return ServiceUnavailable(f"the server of {self.service!r} is gone, and still none has come in its place{why}")
+        return ServiceUnavailable(f"the server of {self.service!r} is gone, and no other has appeared{why}")
 
     def _record_obstacle(self, obstacle: str) -> None:
         """Record why the last attempt to connect failed."""

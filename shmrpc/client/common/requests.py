@@ -75,7 +75,7 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
         raise TypeError(f"connect() expected the name of a service or a shmrpc.Service, got {service!r}")
     if ":" in service:
         raise ValueError(
-            f"connect() expected the name that was given to shmrpc.Service, not where it is imported from: {service!r}"
+            f"connect() expected the name of a shmrpc.Service, not the module to import it from: {service!r}"
         )
     return check_name(service), {}
 
@@ -149,8 +149,8 @@ def extract_sources(
             )
         if not from_async and hasattr(source, "__aiter__") and not hasattr(source, "__iter__"):
             raise InvalidArguments(
-                f"{name}(): parameter {parameter!r}: expected an iterable, got {source!r}, which is async: give it to "
-                "the client of shmrpc.connect()"
+                f"{name}(): parameter {parameter!r}: expected an iterable, got {source!r}, which is async: use the "
+                "client of shmrpc.connect()"
             )
         if not (hasattr(source, "__iter__") or (from_async and hasattr(source, "__aiter__"))):
             what = "an async iterator or an iterable" if from_async else "an iterable"
@@ -174,7 +174,7 @@ def prepare_open_arguments(
         raise InvalidArguments(f"{name}() takes {len(shape.inputs)} streams: call it with iterators, not by open()")
     for parameter, place in shape.inputs:
         if parameter in keywords:
-            raise InvalidArguments(f"{name}(): leave out {parameter!r}: it is what write() writes")
+            raise InvalidArguments(f"{name}(): leave out {parameter!r}: write() sends its items")
         if 0 <= place <= len(positional):
             positional.insert(place, None)
         else:

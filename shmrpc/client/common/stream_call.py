@@ -123,9 +123,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         """Return the next item; see :meth:`shmrpc.StreamCall.read`."""
         self._check_begun()
         if not self._streams:
-            raise LocalProtocolError(
-                f"{self._name}() gives no stream but one result: {self._await_keyword}call.result()"
-            )
+            raise LocalProtocolError(f"{self._name}() returns no stream: use `{self._await_keyword}call.result()`")
         async with self._read_lock():
             try:
                 while True:
@@ -151,7 +149,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         """Return the result; see :meth:`shmrpc.StreamCall.result`."""
         self._check_begun()
         if self._streams:
-            raise LocalProtocolError(f"{self._name}() gives a stream and no result: {self._await_keyword}call.read()")
+            raise LocalProtocolError(f"{self._name}() returns a stream: use `{self._await_keyword}call.read()`")
         async with self._read_lock():
             await self._stream_exchange.wait_ready()
         self._check_failure()

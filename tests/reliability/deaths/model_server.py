@@ -35,7 +35,7 @@ DRAINS: Final = 3600.0
 #: Items of a stream without end.
 ENDLESS: Final = 1 << 40
 #: What may be logged: the first are what a handler and a one-way call may do, the third is about a slow machine.
-_EXPECTED: Final = ("() failed", "called one way, failed", "held the server's loop", "stopping: waiting up to")
+_EXPECTED: Final = ("() failed", "called one way, failed", "blocked the server's event loop", "stopping: waiting up to")
 
 _journal = -1
 _store: dict[str, int] = {}

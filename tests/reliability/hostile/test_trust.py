@@ -442,7 +442,7 @@ def _writable_by_all(path: Path) -> None:
         (_missing, "does not exist; make it .*install -d -m 755"),
         (_a_link, "is a symbolic link"),
         (_a_file, "is not a directory"),
-        (_owned_by_another, rf"belongs to uid {FORBIDDEN}; to meet there it has to belong to uid 0\."),
+        (_owned_by_another, rf"belongs to uid {FORBIDDEN}; it must belong to uid 0\."),
         (_writable_by_a_group, r"mode 0775.*chmod go-w .*chmod \+t"),
         (_writable_by_all, "mode 0777"),
     ],
@@ -467,7 +467,7 @@ async def test_an_unsafe_directory_is_refused_with_the_reason(
 
 async def test_a_relative_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHMRPC_DIRECTORY", "here")
-    with pytest.raises(shmrpc.LocalProtocolError, match="'here'; it has to be an absolute path"):
+    with pytest.raises(shmrpc.LocalProtocolError, match="'here'; it must be an absolute path"):
         await shmrpc.connect(shared_service.NAME, timeout=0)
 
 
@@ -494,7 +494,7 @@ def test_a_directory_that_cannot_be_entered_or_written_is_reported(make_director
     )
     place.chmod(0o755)
     assert re.search(
-        rf"uid {ALLOWED} cannot serve in .*it cannot write there \(it belongs to uid 0, mode 0755\)",
+        rf"uid {ALLOWED} cannot write in .* \(uid 0, mode 0755\); serve as uid 0",
         run_as(ALLOWED, serve),
     )
 
@@ -505,7 +505,7 @@ async def test_users_who_cannot_enter_the_directory_cannot_be_allowed(monkeypatc
             pass
     async with shmrpc.serve(shared_service.service, allow_uids=[0, os.geteuid()]):  # These users can enter.
         assert (await shared_service.use_it(allow_uids=[ALLOWED]))[0] == os.geteuid()
-    with pytest.raises(shmrpc.ServiceUnavailable, match="other users are met in the directory that .SHMRPC_DIRECTORY"):
+    with pytest.raises(shmrpc.ServiceUnavailable, match="for services of other users set .SHMRPC_DIRECTORY"):
         await shmrpc.connect(shared_service.NAME, timeout=0, allow_uids=[ALLOWED])
 
 

@@ -87,7 +87,7 @@ def test_a_readable_loan_that_cannot_be_mapped_writable_fails_that_call(
             array[:] = 1
             assert client.checksum(array) == sum_of(ARRAY)
             for ask in (client.invert, client.invert_in_thread):
-                with pytest.raises(shmrpc.Overloaded, match="'image' cannot be given to be written: .*cannot map the "):
+                with pytest.raises(shmrpc.Overloaded, match="'image' cannot be lent for writing: .*cannot map the "):
                     ask(array)
             assert client.add(1, 2) == 3
         assert client.invert(array) == sum_of(ARRAY)

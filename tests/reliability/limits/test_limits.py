@@ -35,7 +35,7 @@ async def test_a_client_that_fills_the_queue_of_calls_gives_way_to_a_client_with
             await waits(server, 1, 8)
             few = [asyncio.create_task(polite.wait(100 + n)) for n in range(4)]
             assert await eventually_in_loop(lambda: sum(call.done() for call in many) == 4, HANGS)
-            with pytest.raises(shmrpc.Overloaded, match="1 calls under way and 8 waiting, of yours 0 .* and 4 "):
+            with pytest.raises(shmrpc.Overloaded, match="1 calls in flight and 8 waiting, of yours 0 .* and 4 "):
                 await polite.wait(104)
             with pytest.raises(shmrpc.Overloaded, match="of yours 1 .* and 4 "):
                 await greedy.wait(9)

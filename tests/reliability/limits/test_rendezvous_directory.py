@@ -52,7 +52,7 @@ async def test_a_path_occupied_by_another_file_is_reported(
     os.mkdir(runtime, 0o700)
     make(runtime / name)
     before = os.lstat(runtime / name)
-    with pytest.raises(shmrpc.LocalProtocolError, match=rf"{name} is in the way"):
+    with pytest.raises(shmrpc.LocalProtocolError, match=rf"{name} is no file of shmrpc"):
         async with shmrpc.serve(service):
             pass
     assert os.path.samestat(os.lstat(runtime / name), before), "the file has been removed"

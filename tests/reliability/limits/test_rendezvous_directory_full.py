@@ -78,11 +78,11 @@ def run(source: str, place: object) -> list[str]:
 
 FULL = (
     r"SharedMemoryError \[Errno 28\] the file system of {place} is full: .* needed to {purpose}; [0-9,]+ of its "
-    r"[0-9,]+ bytes are free, and [0-9]+ of its 16 files\. Make room, or let \$XDG_RUNTIME_DIR .* on both sides"
+    r"[0-9,]+ bytes are free, and [0-9]+ of its 16 files\. Make room, or set \$XDG_RUNTIME_DIR .* on both sides"
 )
 READ_ONLY = (
-    r"LocalProtocolError {place} is on a file system that is mounted read-only, so nothing can be created there "
-    r"to {purpose}; mount it read-write, or let \$XDG_RUNTIME_DIR .* on both sides"
+    r"LocalProtocolError {place} is on a read-only file system, so nothing can be created there "
+    r"to {purpose}; mount it read-write, or set \$XDG_RUNTIME_DIR .* on both sides"
 )
 
 FILL = {

@@ -81,8 +81,8 @@ WANTS = {
         "two pages",
         "remount,size=",
     ],  # Room for the segment, but not for its semaphores.
-    "size=1m,nr_inodes=1": ["of its 1 files are free", "remount,nr_inodes="],
-    "size=1m,nr_inodes=3": ["of its 3 files are free", "remount,nr_inodes="],
+    "size=1m,nr_inodes=1": ["of 1 are free", "remount,nr_inodes="],
+    "size=1m,nr_inodes=3": ["of 3 are free", "remount,nr_inodes="],
 }
 
 

@@ -59,7 +59,7 @@ def unsent(server: ServerProcess, endpoint: str = "mark") -> str:
     """Return a pattern for the error of a call that did not fit into the ring."""
     pid = server.pid
     return (
-        rf"{endpoint}\(\) was not sent by its deadline, and is not executed: it waited [0-9.e-]+ s for room, beside "
+        rf"{endpoint}\(\) was not sent by its deadline, and is not executed: it waited [0-9.e-]+ s for room, with "
         rf"\d+ other frames of [\d,]+ bytes; the server of 'tested.watched' \(process {pid}\) has read nothing for "
         rf"[0-9.e-]+ s: it is stopped; to continue it: kill -CONT {pid}$"
     )
@@ -240,7 +240,7 @@ def test_the_error_distinguishes_a_slow_reader_from_a_blocked_one() -> None:
     assert re.search(r"has read nothing for 1(\.\d+)? s: its event loop is blocked", text)
     untaken = (50, 100, 7, 5_000)
     text = str(progress.deadline_error("add", since, taken_back=True))
-    assert "beside 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text
+    assert "with 7 other frames of 5,000 bytes; the server of 'tested' (process 1) reads more slowly" in text
     assert str(progress.deadline_error("add", since, taken_back=False)) == "add() was not answered by its deadline"
     progress.sample()
     untaken = (150, 0, 0, 0)  # All earlier frames are read: a new period begins.

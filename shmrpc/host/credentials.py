@@ -1,4 +1,4 @@
-"""The users that this process trusts: its own, root, and those in ``allow_uids``."""
+"""The users that this process trusts: its own, root, and the users in ``allow_uids``."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def close_socket(closing: socket.socket) -> None:
 
 
 def _after_fork() -> None:
+    """Abandon the descriptors of all registered owners, in a forked child."""
     for owner in list(_owners):
         owner.abandon()
     _owners.clear()

@@ -30,7 +30,7 @@ from shmrpc.wire.frames import Header
 
 logger = logging.getLogger("shmrpc.server")
 
-#: Takes the place of a result that is not available yet.
+#: Marker in the place of a result that is not available so far.
 PENDING: Final = object()
 
 
@@ -63,7 +63,7 @@ class CallRunner:
         self.failure_log = FailureLog()
         self.current_call = thread_call_state()
         self.deadlines: Deadlines[InFlightCall] = Deadlines(self._expire)
-        #: Gives each call its own contextvars context.
+        #: Contexts of the calls, one for each.
         self.contexts = _core.CallContexts(contextvars.copy_context())
         self.start = (eager := EagerStarter(self.contexts, self.report_blocking)).run
         self._eager = eager

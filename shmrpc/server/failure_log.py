@@ -85,6 +85,7 @@ class FailureLog:
             self._quiet[key] = 0, self._loop.call_later(QUIET_PERIOD, self._end_quiet_period, key)
 
     def _log_count(self, key: _FailureKey, count: int) -> None:
+        """Log how often a failure has occurred again."""
         what, sort = key
         _write(f"{what} {count} more time{'' if count == 1 else 's'}: {sort}")
 

@@ -127,7 +127,7 @@ class ServedClient:
         #: Names of the endpoints, by number.
         self.names = names
         self.tables = tables
-        #: Returns the handler of an opcode; one of the two tables.
+        #: Function that returns the handler of an opcode: one of the two tables.
         self.find_handler = tables.plain
         #: Calls in flight, and waiting calls in order, by call id.
         self.calls: dict[int, InFlightCall] = {}

@@ -79,7 +79,7 @@ class Server:
         self._validate_results = validate_results
         #: True if endpoints that block the event loop are logged.
         self.logs_blocking = True
-        #: Created on entry.
+        #: Runner of the calls; None before the server was entered.
         self._runner: CallRunner | None = None
         self._lifespans = contextlib.AsyncExitStack()
         #: Service whose lifespan is ending.
@@ -369,12 +369,12 @@ def serve(
 
     ``codec``: ``"msgspec"``, or ``"msgpack"`` for the reference implementation of MessagePack. ``"pickle"``, which both
     sides must choose, also pickles values that MessagePack does not support, and trusts the peer with that.
-    ``max_frame``: bytes of the largest body to accept or send, without arrays and large ``bytes``. Those lie in shared
-    memory, of which each side allocates up to ``max_memory`` bytes for a connection as needed. The smaller limits of
-    the two sides apply. The requests in flight of a client may take as many bytes, or one largest body; so may its
-    waiting requests, and its unread replies. ``spin``: longest time in microseconds that a wait for the next request
-    may spin; waits spin only while requests follow each other quickly, and 0 disables it. ``interceptors`` wrap each
-    call, the first one outermost, outside of those of its service.
+    ``max_frame``: bytes of the largest body to accept or send, without arrays and large ``bytes``, which are in shared
+    memory. ``max_memory``: bytes of shared memory that each side allocates at most for a connection, as needed. The
+    smaller limits of the two sides apply. The requests in flight of a client may take as many bytes, or one largest
+    body; so may its waiting requests, and its unread replies. ``spin``: longest time in microseconds that a wait for
+    the next request may spin; waits spin only while requests follow each other quickly, and 0 disables spinning.
+    ``interceptors`` wrap each call, the first one outermost, outside of those of its service.
 
     Up to ``max_in_flight`` handlers may be suspended, ``max_per_connection`` of them for one client. Up to
     ``max_waiting`` further calls wait in order, and all others fail with Overloaded. ``adopting``: claim no names, and

@@ -20,7 +20,7 @@ logger = logging.getLogger("shmrpc.server")
 
 #: Seconds for which calls may wait for a thread without a break, before a warning is logged.
 WARN_AFTER: Final = 1.0
-#: Takes the place of StopIteration, which a coroutine cannot raise.
+#: Marker in the place of StopIteration, which a coroutine cannot raise.
 _END: Final = object()
 
 
@@ -99,8 +99,8 @@ class ThreadPool:
         deadlock = ""
         if calling:
             deadlock = (
-                f" {calling} of the threads wait for calls that their handlers have made, which is a deadlock if those "
-                "calls need these threads."
+                f" {calling} of the threads wait for calls that their handlers have made: a deadlock if the calls need "
+                "these threads."
             )
         logger.warning(
             "all %d threads of %s are busy, and calls have waited for %g s: %s in all.%s For more threads use %s",

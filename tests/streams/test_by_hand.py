@@ -46,7 +46,7 @@ async def test_a_connection_that_ends_ends_who_waits() -> None:
 async def test_an_opened_call_cannot_be_used_outside_its_block(client: shmrpc.Client) -> None:
     opened = client.open("total")
     for use in (opened.write(1), opened.done_writing(), opened.read(), opened.result()):
-        with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`async with client\.open"):
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"is not open: use `async with client\.open"):
             await use
     awaited: Any = client.open("total")
     with pytest.raises(TypeError, match=r"`async with client\.open"):

@@ -183,5 +183,5 @@ def test_a_connection_that_ends_ends_who_waits() -> None:
 def test_an_opened_call_cannot_be_used_outside_its_block(client: shmrpc.sync.Client) -> None:
     opened = client.open("total")
     for use in (lambda: opened.write(1), opened.done_writing, opened.read, opened.result):
-        with pytest.raises(shmrpc.LocalProtocolError, match=r"not called.*`with client\.open"):
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"is not open: use `with client\.open"):
             use()

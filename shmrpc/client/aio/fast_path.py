@@ -19,7 +19,7 @@ from shmrpc.wire.frames import opcode
 
 #: Header of a one-way call.
 _ONE_WAY: Final = frames.header_fields(None, None, one_way=True)
-#: Takes the place of a reply: the call was certainly not executed, and is repeated.
+#: Marker in the place of a reply: the call was certainly not executed, and is repeated.
 _RETRY: Final[Any] = object()
 
 

@@ -63,6 +63,7 @@ class LoopReconnector(Reconnector[LoopSession]):
         return session
 
     def _unbind_clients(self) -> None:
+        """Let all clients on these sessions discard their bound endpoints."""
         for client in list(self.clients):
             client._unbind()
 

@@ -52,10 +52,6 @@ class LoopStreamExchange(StreamExchange):
         """Return True if no further frame is expected."""
         return self.incoming.ended
 
-    def cancelled(self) -> bool:
-        """Return False; a future's place requires the method. A reader that needs no more items cancels the call."""
-        return False
-
     def set_result(self, frame: Frame) -> None:
         """Handle the final reply."""
         self.feed(frame[0], frame[2])

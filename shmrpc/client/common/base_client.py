@@ -116,6 +116,7 @@ class BaseClient(Generic[_L]):
     def _copy_with(
         self, timeout: float | None, metadata: Mapping[str, str | bytes] | None, reply_metadata: Metadata | None
     ) -> Self:
+        """Return a new client as :meth:`with_options` does, without its cache."""
         if reply_metadata is not None and not isinstance(reply_metadata, dict):
             raise TypeError(
                 f"reply_metadata: expected a dict, which receives the metadata of replies, got {reply_metadata!r}"

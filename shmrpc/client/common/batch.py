@@ -28,11 +28,11 @@ _Entry = tuple[str, Sequence[Any], Mapping[str, Any]]
 
 
 class BatchBlock:
-    """The block in which calls are collected. ``current`` returns the current task or thread."""
+    """The block of a batch. ``current`` returns the current task or thread; ``with_statement`` is for messages."""
 
     def __init__(self, current: Callable[[], object], with_statement: str) -> None:
         self._current = current
-        self._with_keyword = with_statement
+        self._with_statement = with_statement
         #: Task or thread that is in the block; None once the block has ended.
         self._owner: object = current()
 
@@ -58,7 +58,7 @@ class BatchBlock:
         """Return the error for a caller that needs a result before the calls were sent."""
         return LocalProtocolError(
             f"{endpoint}() is part of a batch, which is sent at the end of its block: wait for it after the "
-            f"`{self._with_keyword}`, not within"
+            f"`{self._with_statement}`, not within"
         )
 
 
@@ -83,6 +83,7 @@ class _CollectedCalls(Generic[_F]):
         return functools.partial(self._add, name, declared_result_type(endpoint))
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
+        """Add a call of an endpoint with results of type ``kind``; return its future."""
         future = self._make_future(self._block, name)
         self._entries.append((name, args, kwargs))
         self._futures.append((future, kind))
@@ -123,9 +124,13 @@ class BaseBatch(Generic[_F]):
     """The methods that batches share. An attribute with the name of an endpoint adds a call of that endpoint."""
 
     def __init__(
-        self, client: CallEngine[Any], current: Callable[[], object], how: str, future: Callable[[BatchBlock, str], _F]
+        self,
+        client: CallEngine[Any],
+        current: Callable[[], object],
+        keyword: str,
+        future: Callable[[BatchBlock, str], _F],
     ) -> None:
-        block = BatchBlock(current, f"{how} client.batch()")
+        block = BatchBlock(current, f"{keyword} client.batch()")
         # First the object that refers to the client: its __reduce_ex__ then explains why a batch cannot be pickled.
         self._collected: _CollectedCalls[_F] = _CollectedCalls(client, block, future)
         self._block = block

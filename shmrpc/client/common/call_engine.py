@@ -47,6 +47,7 @@ class CallEngine(BaseClient[_L]):
     _stream_exchange_class: Callable[..., StreamExchange]
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
+        """Enter the interceptors of a call; leaving ``stack`` leaves them."""
         await enter_all(stack, self._options.interceptors, call)
 
     async def _call_slow_path(self, name: str, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -136,6 +137,7 @@ class CallEngine(BaseClient[_L]):
         await stream_exchange.start(kind, body, self._codec, sources)
 
     def _encode(self, number: int, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Body]:
+        """Return opcode and body of a request; see :func:`encode_call`."""
         return encode_call(self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata)
 
     async def _notify(self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -147,6 +149,8 @@ class CallEngine(BaseClient[_L]):
             await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Send a one-way call, and wait until the call is in the ring. Retries as call_with_retry() does."""
+
         async def send(session: Session[Any]) -> tuple[Session[Any], bool]:
             number = find_endpoint(session.service, call.endpoint, session.numbers)
             reject_streams(call.endpoint, session.shapes.get(number), "one way", is_async=self._is_async)

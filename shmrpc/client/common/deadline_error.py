@@ -1,4 +1,4 @@
-"""The error of a call that missed its deadline: tells a call that was never sent, and a server that reads nothing."""
+"""The error of a call that missed its deadline, which says if the call was sent and if the server reads."""
 
 from __future__ import annotations
 

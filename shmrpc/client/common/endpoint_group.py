@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 
 class _Client(Protocol):
+    """The methods of :class:`BaseClient` that a group uses."""
+
     def _resolve_member(self, name: str, /) -> Any: ...
 
     def _names_under(self, prefix: str, /) -> Iterable[str]: ...

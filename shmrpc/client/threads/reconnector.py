@@ -30,7 +30,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         #: Number of calls of stop(), each of which ends the waits for a server.
         self.stop_count = 0
         self._dial = dial
-        #: Held by the thread that connects.
+        #: Lock of the thread that connects.
         self._connecting = _core.ReentrantLock()
 
     async def open(self) -> None:

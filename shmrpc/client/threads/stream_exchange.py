@@ -44,7 +44,7 @@ class ThreadStreamExchange(StreamExchange):
         self._taken = 0
         #: Credit of the reply's stream. The core enforces it.
         self._window = ReceiveWindow(extra=session.connection.extra_credit)
-        #: Held by the thread that receives, if several threads write and read.
+        #: Lock of the thread that receives, if several threads write and read.
         self._receiving = _core.ReentrantLock()
 
     def add_item(self, body: Body) -> None:
@@ -233,7 +233,7 @@ class _AsyncAdapter:
 
     def __init__(self, source: Any) -> None:
         self._items: Iterator[Any] = iter(source)
-        #: None for iterables that are not their own iterators: those belong to the caller.
+        #: Method that closes the source; None if the iterable is not its own iterator, and belongs to the caller.
         self.close = getattr(source, "close", None) if self._items is source else None
 
     def __aiter__(self) -> _AsyncAdapter:

@@ -87,7 +87,7 @@ class ConnectRetry:
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
-        """Return the error for a server that has sent no welcome since ``since``, and record it for the last error."""
+        """Return the error for a server that has sent no welcome since ``since``; record it for :meth:`next_pause`."""
         self._no_answer_seconds = time.monotonic() - since
         self._no_answer = (
             f"the server of {self._service!r} ({describe_process(pid)}) does not answer: waited "

@@ -78,7 +78,7 @@ class FailureLog:
         _write(what + remark, error)
 
     def _end_quiet_period(self, key: _FailureKey) -> None:
-        """Log the count of a failure. Starts another quiet period if there were any."""
+        """Log how often a failure has occurred again in its quiet period, and start another period if it has."""
         count, _ = self._quiet.pop(key)
         if count:  # The failures may continue.
             self._log_count(key, count)

@@ -1,4 +1,4 @@
-"""The decision if SystemExit, KeyboardInterrupt and the like end the program, or only a call."""
+"""The distinction of a SystemExit, KeyboardInterrupt or the like that ends the program from one that ends a call."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def is_stream(self) -> bool:
-        """True if the call has a stream. It then lasts as long as a peer leaves the stream open."""
+        """True if the call has a stream, and therefore lasts as long as a peer leaves the stream open."""
         return self.outgoing is not None or bool(self.inputs)
 
 

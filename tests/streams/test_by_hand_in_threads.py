@@ -113,7 +113,7 @@ class LateCredit:
 
     closed = is_open = False
 
-    def take(self, size: int) -> bool:
+    def try_spend(self, size: int) -> bool:
         had, self.is_open = self.is_open, True
         return had
 

@@ -48,7 +48,7 @@ class CallOptions:
 
     @property
     def inherits_deadline(self) -> bool:
-        """True if the deadline of the call being handled here also limits calls made by the handler."""
+        """True if calls that a handler makes inherit the deadline of the call that it handles."""
         return self.timeout != math.inf
 
     @property

@@ -59,7 +59,7 @@ def _check_found(wanted: tuple[str, ...], found: set[str]) -> None:
 
 
 def _list_local(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
-    """Print the services and shared objects of this host; with ``as_json`` return them instead."""
+    """Print the services and shared objects of this host. With ``as_json``, return them instead of printing."""
     services = collect_reports(check_uids(allow_uids), lambda message: click.echo(message, err=True))
     shared_objects = inspect_all_objects(lambda message: click.echo(message, err=True))
     if wanted:
@@ -85,7 +85,7 @@ def _list_local(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json
 
 
 def _list_remote(at: str, wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
-    """Print the servers that reach a NATS server; with ``as_json`` return them instead."""
+    """Print the servers that reach a NATS server. With ``as_json``, return them instead of printing."""
     from shmrpc.transport.nats.status import statuses  # Imports nats-py, which few installations have.
 
     found = asyncio.run(statuses(transport_at(at).address))  # type: ignore[attr-defined]

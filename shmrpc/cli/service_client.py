@@ -26,7 +26,8 @@ def needs_event_loop(service: str, at: str | list[str] | None) -> bool:
 def connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], sync.Client]]:
     """Connect to a service; yield a function that returns the client with the rest of the timeout for its next call.
 
-    A timeout of 0 limits connecting alone, which is tried once: no call could end within 0 seconds.
+    A timeout of 0 limits only connecting, which is tried once; a call then has no limit. Raises UsageError for an
+    invalid address or option.
     """
     end = time.monotonic() + timeout if timeout else math.inf
     if timeout is None:

@@ -66,8 +66,8 @@ class _Names:
         #: Aliases of the names that are hidden somewhere.
         self.aliases: dict[str, str] = {}
 
-    def unhidden(self, text: str) -> str:
-        """Return the text of a type for the body of a class whose attributes are endpoints."""
+    def unhide(self, text: str) -> str:
+        """Return the text of a type for the body of a class, with aliases for the names that endpoints hide."""
         tree = ast.parse(text, mode="eval")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         hidden = [node for node in names if node.id in self._hiding]
@@ -137,12 +137,12 @@ def _group_endpoints(endpoints: Iterable[EndpointDescription], client: type[obje
 def _class_definitions(each: TypeDescription) -> Iterator[str]:
     """Yield the TypedDict or the alias of a class; two of them if its type differs between sending and receiving."""
     if each.received:
-        yield from _one_definition(each, each.name, as_input=False)
+        yield from _class_definition(each, each.name, as_input=False)
     if each.sent and (each.input_name != each.name or not each.received):
-        yield from _one_definition(each, each.input_name, as_input=True)
+        yield from _class_definition(each, each.input_name, as_input=True)
 
 
-def _one_definition(each: TypeDescription, name: str, *, as_input: bool) -> Iterator[str]:
+def _class_definition(each: TypeDescription, name: str, *, as_input: bool) -> Iterator[str]:
     """Yield the definition of a class for sending or for receiving."""
     plain = each.accepts if as_input else each.gives
     if plain is not None:
@@ -168,8 +168,8 @@ def _field_type(field: FieldDescription, *, as_input: bool) -> str:
     """Return the type of a field, with its qualifiers."""
     # A read-only field of a wider type also accepts values of a narrower type.
     text = f"ReadOnly[{field.accepts}]" if as_input else field.gives
-    there = field.required if as_input else field.always
-    return text if there else f"NotRequired[{text}]"
+    is_always_present = field.required if as_input else field.always
+    return text if is_always_present else f"NotRequired[{text}]"
 
 
 def _client_class(name: str, description: Description, names: _Names, *, in_loop: bool) -> Iterator[str]:
@@ -188,17 +188,17 @@ def _class_body(node: _Node, names: _Names, *, in_loop: bool) -> Iterator[str]:
     for name, endpoint in node.endpoints.items():
         yield textwrap.indent(_method(name, endpoint, names, in_loop=in_loop), "    ")
     for name, group in node.groups.items():
-        yield f"    class _{name}_group({names.unhidden('EndpointGroup')}):"  # No endpoint has such a name.
+        yield f"    class _{name}_group({names.unhide('EndpointGroup')}):"  # No endpoint has such a name.
         yield from (textwrap.indent(lines, "    ") for lines in _class_body(group, names, in_loop=in_loop))
         yield f"    {name}: _{name}_group"
-    yield f"    def __getattr__(self, name: {names.unhidden('str')}) -> _NoSuchEndpoint: ..."
+    yield f"    def __getattr__(self, name: {names.unhide('str')}) -> _NoSuchEndpoint: ..."
 
 
 def _method(name: str, endpoint: EndpointDescription, names: _Names, *, in_loop: bool) -> str:
     """Return the text of the method of an endpoint."""
-    gives = names.unhidden(endpoint.gives)
+    gives = names.unhide(endpoint.gives)
     if endpoint.streams:
-        gives = names.unhidden(f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]")
+        gives = names.unhide(f"AsyncGenerator[{gives}, None]" if in_loop else f"Generator[{gives}, None, None]")
     start = f"async def {name}" if in_loop and not endpoint.streams else f"def {name}"
     parameters = _parameters(endpoint.parameters, names, in_loop=in_loop)
     end = f" -> {gives}:" + ("" if endpoint.docstring else " ...")
@@ -226,9 +226,9 @@ def _parameters(parameters: list[ParameterDescription], names: _Names, *, in_loo
 def _argument_type(each: ParameterDescription, names: _Names, *, in_loop: bool) -> str:
     """Return the type of an argument."""
     if not each.stream:
-        return names.unhidden(each.accepts)
+        return names.unhide(each.accepts)
     item = each.accepts
-    return names.unhidden(f"AsyncIterable[{item}] | Iterable[{item}]" if in_loop else f"Iterable[{item}]")
+    return names.unhide(f"AsyncIterable[{item}] | Iterable[{item}]" if in_loop else f"Iterable[{item}]")
 
 
 def _camel_case(service: str) -> str:

@@ -144,7 +144,7 @@ def _print_messages(name: str, raw: bool) -> None:
 
 
 def _report_missed(lost: int, reported: int) -> int:
-    """Print the number of messages missed since the last report; return the number missed in total."""
+    """Print the number of messages missed since the last report; return ``lost``, the number missed in total."""
     missed = lost - reported
     if missed > 0:
         click.echo(f"{missed:,} {'message' if missed == 1 else 'messages'} missed", err=True)

@@ -65,7 +65,7 @@ def read_argument(argument: str, parameter: ParameterDescription | None, types: 
 
 
 def _from_json(text: str, number: NumberParser = float) -> Any:
-    """Parse a text as JSON; return the text itself if it is not JSON."""
+    """Parse a text as JSON; return the text itself if it is not JSON. Raises UsageError for too deep a nesting."""
     try:
         return json.loads(text, parse_float=number)
     except ValueError:
@@ -75,7 +75,10 @@ def _from_json(text: str, number: NumberParser = float) -> Any:
 
 
 def _from_text(text: str, name: str, accepts: str, number: NumberParser) -> Any:
-    """Return the value of a text for a parameter: parsed as JSON, unless the parameter accepts only text."""
+    """Return the value of a text for a parameter: the JSON value if its type fits, otherwise the text.
+
+    Raises UsageError for a text in quotes that the parameter does not accept.
+    """
     value, alternatives = _from_json(text, number), accepts.split(" | ")
     if any(type(value) in _TAKEN_FROM_JSON.get(each, (type(value),)) for each in alternatives):
         return value
@@ -87,7 +90,10 @@ def _from_text(text: str, name: str, accepts: str, number: NumberParser) -> Any:
 
 
 def _number_parser_for(accepts: str, types: Sequence[TypeDescription]) -> NumberParser:
-    """Return the parser of numbers: of Decimals, if the parameter accepts Decimals and no floats at any depth."""
+    """Return the parser of numbers with a fraction, by the types that the parameter accepts at any depth.
+
+    Decimal if it accepts Decimals and no floats; :func:`_exact_float` if it accepts both; otherwise float.
+    """
     within = {each.input_name: [each.accepts or "", *(field.accepts for field in each.fields)] for each in types}
     found, rest = set[str](), {accepts}
     while rest := rest - found:
@@ -197,7 +203,7 @@ def to_text(value: Any, *, compact: bool = False) -> str:
 
 
 def _text(value: Any, line: str | None) -> str:
-    """Return the text of a value. ``line``: line break and indentation at this depth; None for one line."""
+    """Return the readable text of a value. ``line``: line break and indentation at this depth; None for one line."""
     match value:
         case None | bool():
             return json.dumps(value)

@@ -1,4 +1,4 @@
-"""The configuration of ``shmrpc serve``, which its workers get too."""
+"""Configuration of ``shmrpc serve``, which a supervisor sends to its workers."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ class ServeConfig(msgspec.Struct, frozen=True):
             raise ServeError(str(error)) from None
 
     def check_workers(self) -> None:
-        """Raise ServeError if workers cannot serve one of the addresses."""
+        """Raise ServeError if an address is invalid, or if workers cannot serve it."""
         unsupported = [at for at, transport in self._transports() if not (transport.adopts or transport.shares_names)]
         if unsupported:
             raise ServeError(
-                f"--at {unsupported[0]} cannot be served by workers: its clients come by no socket that a supervisor "
-                "could pass on; leave --workers and --reload away, or --at"
+                f"--at {unsupported[0]} cannot be served by workers, because its clients come by no socket: "
+                "remove --workers and --reload, or --at"
             )
 
     @property
     def accepts_sockets(self) -> bool:
-        """Return True if clients come by sockets, which a supervisor accepts."""
+        """True if clients of any address come by sockets, which a supervisor accepts."""
         return any(transport.adopts for _, transport in self._transports())
 
     def _transports(self) -> list[tuple[str, Transport]]:
@@ -116,7 +116,7 @@ class ServeConfig(msgspec.Struct, frozen=True):
 
 
 def _configure_from(path: Path) -> None:
-    """Configure logging from a file, and keep the loggers that exist."""
+    """Configure logging from a JSON, YAML or INI file, and keep the existing loggers. Raises its errors."""
     content = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml"):
         configuration = _read_yaml(content)

@@ -15,6 +15,7 @@ logger = logging.getLogger("shmrpc.supervisor")
 
 
 def _relative_paths(app_dir: str, changes: Iterable[tuple[object, str]]) -> list[str]:
+    """Return the sorted paths of changed files, relative to the app dir."""
     return sorted({os.path.relpath(path, app_dir) for _, path in changes})
 
 

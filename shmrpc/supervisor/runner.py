@@ -26,7 +26,7 @@ _TIME_SLICE_NS: Final = 100_000
 
 
 class ServerRunner:
-    """The run of a server in an event loop until a signal stops it; a server that does not stop in time is ended.
+    """The run of a server in an event loop until a signal stops it; a process that does not stop in time ends by force.
 
     A graceful stop has ``grace`` seconds, and :data:`~shmrpc.server.server.CLOSE_TIMEOUT` more for cancelled calls and
     lifespans; a quick stop has :data:`~shmrpc.supervisor.forced_exit.QUICK_STOP_SECONDS`. ``on_drain`` is called at the
@@ -97,11 +97,11 @@ class ServerRunner:
 
     @property
     def is_draining(self) -> bool:
-        """Return True if the server accepts no new calls."""
+        """True if the server accepts no new calls."""
         return self._drain_requested.is_set() or self._is_stopped
 
     def drain(self) -> None:
-        """Stop gracefully, see :meth:`Server.drain`; at once if the server does not serve yet. Idempotent."""
+        """Stop gracefully, see :meth:`Server.drain`; at once if the server does not serve so far. Idempotent."""
         self._forced_exit.schedule(self._grace + CLOSE_TIMEOUT)
         if self._is_ready:
             self._drain_requested.set()
@@ -116,9 +116,9 @@ class ServerRunner:
             self._task.cancel()
 
     def _stop_at_once(self) -> None:
-        """Stop the server at once."""
+        """Cancel the calls in flight, and stop the server."""
         if self.is_draining:
-            logger.warning("stopping at once: calls under way are cancelled")
+            logger.warning("stopping at once: calls in flight are cancelled")
         self._cancel()
 
 
@@ -140,11 +140,14 @@ def _request_short_slices() -> None:
     try:
         _core.shorten_time_slice(_TIME_SLICE_NS)
     except OSError as error:  # Some sandboxes forbid the system call.
-        logger.debug("the server's time slice stays as it is: %s", error)
+        logger.debug("cannot shorten the server's time slice: %s", error)
 
 
 def run_here(config: ServeConfig, services: Sequence[Service], on_ready: Callable[[], None]) -> None:
-    """Serve in this process until SIGINT or SIGTERM. The handlers stay, for code that keeps the process running."""
+    """Serve in this process until SIGINT or SIGTERM. Raises ServeError if an option is out of range.
+
+    The signal handlers stay installed, for code that keeps the process running.
+    """
     runner = ServerRunner(config.make_server(services), config.grace)
     graceful = (signal.SIGINT, signal.SIGTERM)
 

@@ -116,7 +116,7 @@ class Supervisor:
         return worker
 
     def _on_imported(self, worker: WorkerProcess) -> None:
-        """Take the names of the services, let the worker serve, and start the other workers after the first one."""
+        """Claim the names of the services, let the worker serve, and start the other workers after the first one."""
         try:
             for service in worker.offers if self._config.accepts_sockets else ():
                 if service not in self._routers:
@@ -135,7 +135,7 @@ class Supervisor:
                 self._start()
 
     def _on_ready(self, _: WorkerProcess) -> None:
-        """Announce the server once all first workers serve."""
+        """Record that a worker serves, and announce the server once all first workers do."""
         if not self._has_served:
             self._has_served, self._first_ready_at = True, time.monotonic()
         if self._announce is not None and sum(worker.is_ready for worker in self._workers) == self._count:
@@ -191,14 +191,14 @@ class Supervisor:
         if self._signals.is_repeat(number):
             return
         if self._is_stopping:
-            logger.warning("stopping at once: calls under way are cancelled")
+            logger.warning("stopping at once: calls in flight are cancelled")
             for worker in self._workers:
                 worker.stop_now()
         else:
             self._drain()
 
     def _drain(self) -> None:
-        """Order all workers to end gracefully. New clients get an answer to retry."""
+        """Order all workers to end gracefully. New clients are refused, and may try again."""
         self._is_stopping = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -208,7 +208,7 @@ class Supervisor:
             self._ended.set()
 
     def restart(self, reason: str) -> None:
-        """Replace each worker by a new one without losing a call."""
+        """Start to replace each worker by a new one without losing a call."""
         if self._is_stopping:
             return
         logger.info("%s: replacing all workers", reason)
@@ -263,7 +263,7 @@ class Supervisor:
 
     @property
     def _is_gathering(self) -> bool:
-        """Return True while the first workers start: the first one that is ready must not get all clients."""
+        """True while clients wait for all first workers to start: the first ready worker must not get all clients."""
         return (
             self._has_served
             and self._announce is not None
@@ -321,7 +321,7 @@ class Supervisor:
             self._balance()
 
     def _balance(self) -> None:
-        """Spread clients evenly over the workers, after one was replaced. Only clients with ``reconnect=True`` move."""
+        """Have workers shed the clients above an equal share. Only clients with ``reconnect=True`` move."""
         if self._is_stopping or self._restarting is not None or self._is_gathering:
             return
         workers = [each for each in self._workers if each.is_ready and not each.draining and not each.is_silent]

@@ -1,4 +1,4 @@
-"""The lookup of the services that targets name: MODULE:SERVICE, FILE.py:SERVICE, MODULE or FILE.py."""
+"""Lookup of the services that targets name: MODULE:SERVICE, FILE.py:SERVICE, MODULE or FILE.py."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
 
 
 def _prepend_to_path(directory: str) -> None:
-    """Put a directory first on the path; but keep this package importable, which processes started later need."""
+    """Put a directory first on the path.
+
+    If the directory hides this package, the package's own directory goes before it: processes started later import it.
+    """
     sys.path.insert(0, directory)
     other = Path(directory, _PACKAGE.name)
     if other.is_dir() and not other.samefile(_PACKAGE):
@@ -56,7 +59,7 @@ def _prepend_to_path(directory: str) -> None:
 
 
 def _load_service(target: str, app_dir: str) -> Service:
-    """Import and return the service of a target."""
+    """Import and return the service of a target. Raises ServeError."""
     location, colon, name = target.partition(":")
     if not location or (colon and not name):
         raise ServeError(f"{target!r}: {_EXPECTED}")
@@ -66,7 +69,7 @@ def _load_service(target: str, app_dir: str) -> Service:
 
 
 def _import_file(location: str, app_dir: str) -> ModuleType:
-    """Import a file under the name that it has in its package."""
+    """Import a file under the name that it has in its package. Raises as :func:`_import_module`."""
     path = Path(app_dir, location).resolve()
     if not path.is_file():
         raise ServeError(f"there is no file {location!r} in {app_dir}; {_EXPECTED}")
@@ -118,7 +121,7 @@ def _is_own_frame(trace: TracebackType) -> bool:
 
 
 def _import_hint(error: BaseException, trace: TracebackType | None) -> str:
-    """Return where the module lies that the user's module did not find, or that the module exits; "" otherwise."""
+    """Return a hint for a message: where a missing module is, or that the module exits; "" if there is none."""
     last = trace
     while trace is not None:
         last = last if _is_own_frame(trace) else trace
@@ -127,7 +130,7 @@ def _import_hint(error: BaseException, trace: TracebackType | None) -> str:
         beside = Path(last.tb_frame.f_code.co_filename).parent
         name = error.name.partition(".")[0]
         if (beside / f"{name}.py").exists() or (beside / name).is_dir():
-            return f" ({name!r} lies in {beside}, where modules are not looked for: see --app-dir)"
+            return f" ({name!r} is in {beside}, which is not on the path: see --app-dir)"
     if isinstance(error, SystemExit):
         return ", because it exits"
     return ""
@@ -143,7 +146,10 @@ def _only_service(module: ModuleType, location: str) -> Service:
 
 
 def _find_service(module: ModuleType, location: str, name: str) -> Service:
-    """Return the service with this name in a module, or, if ``()`` follows the name, the result of the function."""
+    """Return the service with this name in a module, or, if ``()`` follows the name, the result of the function.
+
+    Raises ServeError if that is no service.
+    """
     path, is_call = name.removesuffix("()"), name.endswith("()")
     found: Any = module
     for part in path.split("."):

@@ -95,7 +95,7 @@ class SupervisedWorker:
         self._send(messages.Serving())
 
     def _send(self, message: messages.WorkerMessage) -> bool:
-        """Send a message; return False if the socket is full. Ignores that the supervisor has gone."""
+        """Send a message; return False if the socket is full. Does nothing if the supervisor has gone."""
         try:
             self._socket.send(messages.encode(message))
         except BlockingIOError:

@@ -65,7 +65,7 @@ class WorkerProcess:
         self.is_dismissed = False
         #: True if the worker started before the latest restart.
         self.is_outdated = False
-        #: True if the worker is to replace one that still serves.
+        #: True if the worker replaces one that still serves.
         self.is_successor = False
         #: Reason that the worker gave for not serving.
         self.failure = ""
@@ -117,17 +117,17 @@ class WorkerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Return True if the worker serves, or has served."""
+        """True if the worker serves, or has served."""
         return self.ready_at is not None
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
+        """Process id of the worker."""
         return self.process.pid
 
     @property
     def clients(self) -> int:
-        """Return the number of clients that the worker has, or will have in a moment."""
+        """Number of clients that the worker has, or will have in a moment."""
         load = self.report
         return sum(load.connections.values()) + load.arriving + self._adopted - load.adopted + self.pending_queries
 
@@ -169,11 +169,11 @@ class WorkerProcess:
 
     @property
     def silence_reason(self) -> str:
-        """Return why the worker may not answer."""
+        """Reason why the worker may not answer, as seen by the operating system."""
         return explain_no_progress(self.pid)
 
     def _on_status(self, *, is_responsive: bool) -> None:
-        """Resolve the query, and record that the worker answers, or that it has ended."""
+        """Resolve the query after an answer, or after the end of the worker, and end its silence."""
         if self._reply_waiter is not None:
             self._reply_waiter.set_result(is_responsive)
             self._reply_waiter = None
@@ -197,7 +197,7 @@ class WorkerProcess:
         return True
 
     def shed(self, clients: int) -> None:
-        """Have the worker disconnect so many of its clients that reconnect, and so come to other workers."""
+        """Have the worker ask so many of its clients to reconnect, so that they come to other workers."""
         self._send(messages.ShedClients(clients))
 
     def _on_packet(self) -> None:
@@ -255,7 +255,7 @@ class WorkerProcess:
         self._stop_in(_SIGNAL_INTERVAL, partial(self._signal_stop, attempts - 1) if attempts > 1 else self._kill)
 
     def _stop_in(self, seconds: float, stop: Callable[[], None]) -> None:
-        """Call ``stop`` after ``seconds``, instead of any earlier firmer order."""
+        """Schedule ``stop``, the next and firmer order to end, after ``seconds``; it replaces the scheduled one."""
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         self._stop_timer = self._loop.call_later(seconds, stop)
@@ -286,7 +286,7 @@ class WorkerProcess:
 
     @property
     def exit_description(self) -> str:
-        """Return how the worker has ended, as the predicate of a sentence."""
+        """Way in which the worker has ended, as the predicate of a sentence."""
         code = self.process.returncode
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"

@@ -27,13 +27,13 @@ _ANSWERS: Final = frozenset({frames.RESULT, frames.FAILURE, frames.RESULT_WITH})
 
 @dataclasses.dataclass
 class _Fault:
-    """A fault for the next calls."""
+    """Fault for the next calls."""
 
     #: Only endpoint that the fault applies to; None for any.
     endpoint: str | None
     #: Number of further calls that the fault applies to.
     times: int
-    #: Exception to raise instead of the call; None to lose the answer.
+    #: Exception to raise instead of the call; None to drop the reply.
     error: Exception | None
 
 
@@ -61,14 +61,17 @@ class Faults:
         self._connections: dict[_FaultyConnection, None] = {}
 
     def delay(self, seconds: float, *, endpoint: str | None = None) -> None:
-        """Delay calls by ``seconds``. A call that is cancelled in the meantime never reaches the server."""
+        """Delay calls by ``seconds``. A later delay of the same endpoint replaces this one.
+
+        A call that is cancelled in the meantime never reaches the server.
+        """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"delay: expected seconds, 0 or more, got {seconds}")
         self._check_endpoint(endpoint)
         self._delays[endpoint] = seconds
 
     def drop(self, times: int = 1, *, endpoint: str | None = None) -> None:
-        """Drop the answers of the next ``times`` calls. The server runs the calls, and a deadline has to end them."""
+        """Drop the replies of the next ``times`` calls. The server runs the calls, and only a deadline ends them."""
         self._add(_Fault(endpoint, times, None))
 
     def fail(self, error: Exception, times: int = 1, *, endpoint: str | None = None) -> None:
@@ -90,18 +93,19 @@ class Faults:
             connection.disconnect()
 
     def clear(self) -> None:
-        """Remove all faults. Calls that are delayed already still arrive at their time."""
+        """Remove all faults. Calls that are already delayed still reach the server after their delay."""
         self._delays.clear()
         self._queue.clear()
 
     def _add(self, rule: _Fault) -> None:
+        """Add a fault. Raises ValueError for a count below 1, EndpointNotFound for an unknown endpoint."""
         if rule.times < 1:
             raise ValueError(f"times: expected 1 or more, got {rule.times}")
         self._check_endpoint(rule.endpoint)
         self._queue.append(rule)
 
     def _check_endpoint(self, endpoint: str | None) -> None:
-        """Raise EndpointNotFound for a fault of an endpoint that no connected service has."""
+        """Raise EndpointNotFound if a connected service lacks an endpoint; None stands for all endpoints."""
         if endpoint is not None:
             for connection in self._connections:
                 find_endpoint(connection.service, endpoint, dict.fromkeys(connection.endpoints, 0))
@@ -241,7 +245,7 @@ class _FaultyConnection(Connection):
             waiting.set_exception(copy.copy(error))  # Each call needs its own exception, with its own traceback.
 
     def _on_connection_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """Pass on a frame, unless the answers of its call are dropped."""
+        """Pass on a frame, unless the reply of its call is dropped."""
         if call_id not in self._dropped:
             self._on_frame(opcode, call_id, body)
         elif opcode in _ANSWERS:

@@ -25,14 +25,16 @@ class Network:
         async with network.serve(orders, stock, max_in_flight=1), network.connect("orders") as client:
             ...
 
-    It works like ``at="memory://"`` of :func:`shmrpc.serve` and :func:`shmrpc.connect`, with service names of its own.
+    The network works like ``at="memory://"`` of :func:`shmrpc.serve` and :func:`shmrpc.connect`, with service names of
+    its own.
     """
 
     def __init__(self) -> None:
-        self._host = MemoryRegistry()
+        self._registry = MemoryRegistry()
 
     def _find(self) -> MemoryRegistry:
-        return self._host
+        """Return the registry of this network."""
+        return self._registry
 
     def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
         """Return a server: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""

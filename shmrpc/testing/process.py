@@ -39,12 +39,12 @@ class ServerProcess:
     server imports modules from the same path as this process. Entering the block waits until the server serves, at most
     ``timeout`` seconds.
 
-    :meth:`kill`, :meth:`stop` and :meth:`restart` return when that is done. An asyncio client notices in the next
-    iteration of its event loop, a client for threads with its next call.
+    :meth:`kill`, :meth:`stop` and :meth:`restart` return once they have taken effect. An asyncio client notices in the
+    next iteration of its event loop, a client for threads with its next call.
 
     As long as any ServerProcess is in use, ``$XDG_RUNTIME_DIR`` of this process is a directory of the tests' own, the
     same for all of them: code under test that calls ``shmrpc.connect("name")`` finds this server, and no other server
-    of that name. The server ends with this process at the latest, in whatever way that ends.
+    of that name. The server ends with this process at the latest, also if this process is killed.
     """
 
     def __init__(self, target: str, *options: str, timeout: float = 30.0) -> None:
@@ -93,36 +93,36 @@ class ServerProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Return the current or the last process. Raises LocalProtocolError before the first one."""
+        """The current or the last process. Raises LocalProtocolError before the first one."""
         if self._process is None:
             raise LocalProtocolError(f"no server yet: use `with ServerProcess({self.target!r}) as server`")
         return self._process
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
+        """Process id of the current or the last process. Raises LocalProtocolError before the first one."""
         return self.process.pid
 
     @property
     def is_running(self) -> bool:
-        """Return True while the process runs."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the services that the process serves."""
+        """Names of the services that the process serves."""
         return [report.service for report in self._reports]
 
     @property
     def name(self) -> str:
-        """Return the name of the only service. Raises ValueError if there are several."""
+        """Name of the only service. Raises ValueError if there are several or none."""
         if len(self._reports) != 1:
             raise ValueError(f"{self.target!r} serves {', '.join(self.names) or 'nothing'}: say which one you mean")
         return self._reports[0].service
 
     @property
     def stderr(self) -> str:
-        """Return the output on stderr since the first start."""
+        """Output on stderr since the first start; "" outside the block."""
         return self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
 
     def connect(self, service: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
@@ -145,7 +145,7 @@ class ServerProcess:
     def stop(self, grace: float = 30.0) -> int:
         """Stop the process with SIGTERM, which gives calls in flight ``grace`` seconds to end; return the exit code.
 
-        Afterwards, a second signal orders it to stop at once, and finally it is killed.
+        A process that does not end in time is ordered to stop at once, then killed.
         """
         process = self.process
         # Two signals of one kind may arrive as one.
@@ -157,7 +157,10 @@ class ServerProcess:
         return process.returncode
 
     def restart(self) -> None:
-        """Stop the process if it runs, and start another one with the same services."""
+        """Stop the process if it runs, and start another one with the same services.
+
+        Raises ServerFailed if the new process does not serve in time, LocalProtocolError outside the ``with`` block.
+        """
         if self._log is None:
             raise LocalProtocolError(f"the block of this ServerProcess of {self.target!r} is over: create another one")
         if self.is_running:

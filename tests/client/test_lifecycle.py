@@ -245,7 +245,7 @@ async def test_a_client_hears_of_a_drain_though_an_exception_came_between(monkey
             raise Interrupted
         return parse_close_packet(*arguments)
 
-    monkeypatch.setattr("shmrpc.transport.shm.loop_client.parse_close_packet", interrupted)
+    monkeypatch.setattr("shmrpc.transport.shm.loop_connection.parse_close_packet", interrupted)
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     async with shmrpc.serve(stream_service.service) as server:
         async with shmrpc.connect("tested.flows", reconnect=True, timeout=60) as client:

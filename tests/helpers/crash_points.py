@@ -33,7 +33,9 @@ FILES: Final = (
     "transport/shared_memory_ops.py",
     "transport/listener.py",
     "transport/shm/server.py",
+    "transport/shm/peer.py",
     "transport/shm/loop_client.py",
+    "transport/shm/loop_connection.py",
     "transport/shm/thread_client.py",
     *(
         str(path.relative_to(ROOT / "shmrpc"))

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import shmrpc
-from shmrpc.transport.shm import loop_client
-from shmrpc.transport.shm import server as shm_server
+from shmrpc.transport.shm.loop_connection import LoopConnection
+from shmrpc.transport.shm.peer import ShmPeer
+from shmrpc.transport.shm.server import ShmListener
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT
 from tests.helpers import traces
@@ -109,14 +110,14 @@ async def test_a_client_that_ends_its_doorbell_breaks_the_protocol_or_has_died(
     """A living client reads its fault, a dead one is reported as lost; the server's loop does not spin."""
     lost: list[Exception] = []
 
-    def note(self: shm_server.ShmListener, peer: shm_server.ShmPeer, error: shmrpc.ShmrpcError) -> None:
+    def note(self: ShmListener, peer: ShmPeer, error: shmrpc.ShmrpcError) -> None:
         lost.append(error)
         really(self, peer, error)
 
-    really = shm_server.ShmListener.notify_lost
-    monkeypatch.setattr(shm_server.ShmListener, "notify_lost", note)
+    really = ShmListener.notify_lost
+    monkeypatch.setattr(ShmListener, "notify_lost", note)
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 20 if dies else 0.3)
-    with counted(monkeypatch, shm_server.ShmPeer, "_on_bell") as rings:
+    with counted(monkeypatch, ShmPeer, "_on_bell") as rings:
         async with shmrpc.serve(service) as server, shmrpc.connect("tested") as other:
             assert await other.add(1, 2) == 3
             before = traces.settled_descriptors()
@@ -262,7 +263,7 @@ async def test_a_server_that_ends_its_doorbell_loses_its_connection(
     Threads sleep on the semaphore, and check the doorbell before a request to a server that was quiet for a while.
     """
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 1.5)
-    counting = counted(monkeypatch, loop_client.LoopConnection, "_on_bell")
+    counting = counted(monkeypatch, LoopConnection, "_on_bell")
     with counting as rings, babbling(runtime, end_doorbell) as babbler:
         async with connected(blocking) as caller:
             assert await caller.call("add", 1, 2) == 3

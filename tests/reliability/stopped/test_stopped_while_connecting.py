@@ -76,13 +76,13 @@ async def test_connecting_ends_at_its_timeout(
 #: A server that stops itself at the first call of a method of its peers.
 STOPS_AT = """
     import os, signal, asyncio, shmrpc
-    from shmrpc.transport.shm import server
+    from shmrpc.transport.shm import peer
     from tests.reliability.watched_service import service
 
     def stop(self, *arguments):
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    server.ShmPeer.{} = stop
+    peer.ShmPeer.{} = stop
 
     async def main():
         async with shmrpc.serve(service):

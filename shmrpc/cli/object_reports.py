@@ -1,11 +1,11 @@
-"""Lookup of the shared object that a command names."""
+"""Lookup of the shared objects that a command names."""
 
 from __future__ import annotations
 
 import click
 
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
-from shmrpc.discovery.members import ObjectReport, inspect_object
+from shmrpc.discovery.members import ObjectReport, inspect_all_objects, inspect_object
 from shmrpc.errors import NameConflict
 
 #: Command that shows the contents of a shared object, by its kind.
@@ -34,3 +34,13 @@ def report_for(name: str, kind: str) -> ObjectReport:
     if report.kind != kind:
         raise wrong_kind_error(name, report.kind, kind)
     return report
+
+
+def find_reports(names: tuple[str, ...], kind: str) -> list[ObjectReport]:
+    """Return the reports of the shared objects of this kind with these names, or of all if there are no names.
+
+    Raises as :func:`report_for`. Objects that cannot be read are reported on stderr.
+    """
+    if names:
+        return [report_for(name, kind) for name in dict.fromkeys(names)]
+    return [each for each in inspect_all_objects(lambda message: click.echo(message, err=True)) if each.kind == kind]

@@ -17,11 +17,11 @@ import msgspec
 from shmrpc import sync
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.cli.items import parse_items
-from shmrpc.cli.object_reports import report_for, wrong_kind_error
+from shmrpc.cli.object_reports import find_reports, wrong_kind_error
 from shmrpc.cli.options import as_json_option, check_seconds, names_argument, option, wait_timeout_option
 from shmrpc.cli.tables import print_shared_objects, print_table
 from shmrpc.cli.values import to_json, to_text
-from shmrpc.discovery.members import inspect_all_objects, members
+from shmrpc.discovery.members import members
 from shmrpc.errors import NameConflict, QueueEmpty, QueueFull, QueueShutDown, WaitTimeout
 from shmrpc.queues.claim import Claim
 
@@ -83,14 +83,7 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     Of each: the items that wait, bytes, the callers that wait, and the pids of its processes, with the number of items
     that each has claimed.
     """
-    if names:
-        found = [report_for(name, "queue") for name in dict.fromkeys(names)]
-    else:
-        found = [
-            each
-            for each in inspect_all_objects(lambda message: click.echo(message, err=True))
-            if each.depth is not None
-        ]
+    found = find_reports(names, "queue")
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
     elif found:

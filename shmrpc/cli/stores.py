@@ -14,7 +14,7 @@ import click
 from shmrpc import sync
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.cli.items import parse_items
-from shmrpc.cli.object_reports import report_for
+from shmrpc.cli.object_reports import find_reports, report_for
 from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_option
 from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
@@ -121,12 +121,7 @@ def _follow_step(found: Any, text: str) -> Any:
 @names_argument
 def ls(as_json: bool, names: tuple[str, ...]) -> None:
     """List all open stores, or those with these names, with their bytes and members."""
-    if names:
-        found = [report_for(name, "store") for name in dict.fromkeys(names)]
-    else:
-        found = [
-            each for each in inspect_all_objects(lambda message: click.echo(message, err=True)) if each.kind == "store"
-        ]
+    found = find_reports(names, "store")
     if as_json:
         seen = [{"name": each.name, "bytes": each.size, "members": [m.pid for m in each.members]} for each in found]
         click.echo(json.dumps(seen, indent=2))

@@ -13,11 +13,11 @@ import msgspec
 
 from shmrpc import sync
 from shmrpc.cli.items import parse_items
-from shmrpc.cli.object_reports import report_for
+from shmrpc.cli.object_reports import find_reports, report_for
 from shmrpc.cli.options import as_json_option, names_argument, wait_timeout_option
 from shmrpc.cli.tables import print_table
 from shmrpc.cli.values import to_json
-from shmrpc.discovery.members import PublisherReport, inspect_all_objects, inspect_object
+from shmrpc.discovery.members import PublisherReport, inspect_object
 from shmrpc.errors import DecodeError, TopicFull, WaitTimeout
 from shmrpc.topics.slow_policy import Disconnect, KeepLast
 from shmrpc.topics.topic_base import Subscriber
@@ -53,14 +53,7 @@ def ls(as_json: bool, names: tuple[str, ...]) -> None:
     Of each publisher: the messages that it has published. Of each subscriber: its policy for slow subscribers, the
     messages that it is behind and has missed, and the bytes of arrays that it keeps. MEMBER is the pid of the process.
     """
-    if names:
-        found = [report_for(name, "topic") for name in dict.fromkeys(names)]
-    else:
-        found = [
-            each
-            for each in inspect_all_objects(lambda message: click.echo(message, err=True))
-            if each.publishers is not None
-        ]
+    found = find_reports(names, "topic")
     if as_json:
         click.echo(json.dumps([msgspec.to_builtins(each) for each in found], indent=2))
         return

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import msgspec
 
 from shmrpc import _core
-from shmrpc.errors import ConnectionLost, LocalProtocolError, ShmrpcError
+from shmrpc.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError, ShmrpcError
 from shmrpc.host import fork
 from shmrpc.streams.sending import Sender
 from shmrpc.transport.shared_memory_ops import ClientSharedMemoryOps
 from shmrpc.wire.codec import Body
+from shmrpc.wire.control import Goodbye
 from shmrpc.wire.frames import Shape
 
 #: Opcode, call id, body.
@@ -35,6 +36,13 @@ class CloseReason(msgspec.Struct, frozen=True):
     error: ShmrpcError
     #: Highest call id that the server received, if it reported one. Calls with higher ids were not executed.
     reached: int | None = None
+
+    @classmethod
+    def from_goodbye(cls, goodbye: Goodbye, peer: str) -> CloseReason:
+        """Return the reason in the goodbye of a peer. ``peer``: description of the peer."""
+        if goodbye.fault:
+            return cls(RemoteProtocolError(f"{peer} found a fault of ours: {goodbye.reason}"))
+        return cls(ConnectionLost(f"{peer} closed the connection: {goodbye.reason}"), goodbye.reached)
 
 
 #: Handles the end of a connection.
@@ -232,6 +240,13 @@ Dial = Callable[[float | None, Callable[[str], None]], Awaitable[Connection]]
 #: Connects a client for threads within a number of seconds, None: without a limit. Calls a check that raises if the
 #: connection is no longer wanted, and reports the reason after each failed attempt.
 ThreadDial = Callable[[float | None, Callable[[], None], Callable[[str], None]], ThreadConnection]
+
+
+def shapes_by_number(endpoints: list[str], shapes: list[Shape | None], peer: str) -> dict[int, Shape]:
+    """Return the shapes in a welcome by endpoint number. Raises RemoteProtocolError if their number is wrong."""
+    if shapes and len(shapes) != len(endpoints):
+        raise RemoteProtocolError(f"{peer} sent {len(endpoints)} endpoints, but {len(shapes)} shapes")
+    return {number: shape for number, shape in enumerate(shapes) if shape is not None}
 
 
 def warn_unclosed(service: str, source: object) -> None:

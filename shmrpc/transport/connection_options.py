@@ -106,3 +106,9 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
                 "allowed; map the intended user into the namespace (/proc/self/uid_map shows its map)"
             )
     return frozenset(allow_uids)
+
+
+def explain_pickle_mismatch(client_pickles: bool) -> str:
+    """Return the reason for refusing a client if only one side has the codec of pickles."""
+    sides = ("the client", "this server") if client_pickles else ("this server", "the client")
+    return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"

@@ -35,6 +35,14 @@ class Offer(msgspec.Struct):
         """Shape of each endpoint by number, None for an endpoint without streams; empty if no endpoint streams."""
         return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
+    def check_size(self, welcome_size: int, max_message: int) -> None:
+        """Raise ValueError if a welcome of so many bytes, besides up to 1,024 further ones, is no valid message."""
+        if welcome_size > max_message - 1024:
+            raise ValueError(
+                f"service {self.service!r}: the names of its {len(self.endpoints)} endpoints take {welcome_size:,} "
+                f"bytes, over the {max_message - 1024:,} of a message; split it into several services"
+            )
+
 
 class Peer(ABC):
     """Server's side of a client's connection."""

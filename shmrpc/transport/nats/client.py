@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shmrpc.errors import ConnectionLost, RemoteProtocolError, ServiceUnavailable
 from shmrpc.host.runtime_dir import check_name
-from shmrpc.transport.connection import CloseReason, Connection, OnEnd, OnFrame
+from shmrpc.transport.connection import CloseReason, Connection, OnEnd, OnFrame, shapes_by_number
 from shmrpc.transport.connection_options import ConnectionOptions
 from shmrpc.transport.nats import messages, subjects
 from shmrpc.transport.nats.address import NatsAddress
@@ -23,7 +23,6 @@ from shmrpc.transport.nats.pipe.pipe import Pipe
 from shmrpc.transport.nats.status import find_similar_name
 from shmrpc.wire import control
 from shmrpc.wire.codec import Body
-from shmrpc.wire.frames import Shape
 
 #: Seconds that one server has for its welcome before another one is asked.
 _WELCOME_TIMEOUT: Final = 1.0
@@ -158,11 +157,7 @@ class NatsConnection(Connection):
     """Client's side of a connection."""
 
     def __init__(self, service: str, nats_link: Link, pipe: Pipe, welcome: Welcome) -> None:
-        if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
-            raise RemoteProtocolError(
-                f"{pipe.peer_description} sent {len(welcome.endpoints)} endpoints, but {len(welcome.shapes)} shapes"
-            )
-        shapes: dict[int, Shape] = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
+        shapes = shapes_by_number(welcome.endpoints, welcome.shapes, pipe.peer_description)
         pipe.peer_description = f"the server of {service!r} ({messages.describe_process(welcome.host, welcome.pid)})"
         pipe.heartbeat = welcome.heartbeat
         pipe.set_limits(
@@ -196,15 +191,7 @@ class NatsConnection(Connection):
         if isinstance(message, control.GoAway):
             self._on_go_away()
         elif isinstance(message, control.Goodbye):
-            if message.fault:
-                self._lose(
-                    CloseReason(
-                        RemoteProtocolError(f"{self._pipe.peer_description} found a fault of ours: {message.reason}")
-                    )
-                )
-            else:
-                lost = ConnectionLost(f"{self._pipe.peer_description} closed the connection: {message.reason}")
-                self._lose(CloseReason(lost, message.reached))
+            self._lose(CloseReason.from_goodbye(message, self._pipe.peer_description))
         else:
             raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
 

@@ -20,7 +20,7 @@ from shmrpc.errors import (
 from shmrpc.host.log_throttle import LogThrottle
 from shmrpc.host.runtime_dir import check_name
 from shmrpc.transport.connection import CloseReason
-from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.connection_options import ConnectionOptions, explain_pickle_mismatch
 from shmrpc.transport.errors import Backlog, ChannelError
 from shmrpc.transport.listener import Listener, Offer, Peer
 from shmrpc.transport.nats import messages, subjects
@@ -86,13 +86,7 @@ class NatsPeer(Peer):
         """Handle the goodbye of the client. Raises RemoteProtocolError for any other message."""
         if not isinstance(message, control.Goodbye):
             raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
-        if message.fault:
-            error: ShmrpcError = RemoteProtocolError(
-                f"{self._pipe.peer_description} found a fault of ours: {message.reason}"
-            )
-        else:
-            error = ConnectionLost(f"{self._pipe.peer_description} closed the connection: {message.reason}")
-        self._on_end(CloseReason(error))
+        self._on_end(CloseReason.from_goodbye(message, self._pipe.peer_description))
 
     def _on_end(self, end: CloseReason) -> None:
         """Queue the end of the connection after the earlier frames, so that one-way calls run."""
@@ -214,8 +208,7 @@ class NatsListener(Listener[NatsPeer]):
         if not hello.inbox or hello.proof == messages.NO_PROOF:
             return "the hello has no inbox, or no proof for the messages to it"
         if hello.pickle != self.inbox.options.pickle:
-            sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
-            return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"
+            return explain_pickle_mismatch(hello.pickle)
         return None
 
     def _refuse(self, nats_link: Link, answers: ReplyAddress, reason: str | None) -> None:
@@ -364,11 +357,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
 def _check_offer(offer: Offer) -> None:
     """Raise ValueError if an offer does not fit into a welcome."""
     size = len(messages.encode(Welcome(1 << 20, 1 << 20, 1.0, offer.endpoints, offer.shape_list)))
-    if size > messages.MAX_MESSAGE - 1024:
-        raise ValueError(
-            f"service {offer.service!r}: the names of its {len(offer.endpoints)} endpoints take {size:,} bytes, over "
-            f"the {messages.MAX_MESSAGE - 1024:,} of a message; split it into several services"
-        )
+    offer.check_size(size, messages.MAX_MESSAGE)
 
 
 async def _drain_subscription(subscription: Any) -> None:

@@ -38,9 +38,4 @@ def parse_close_packet(packet: bytes, peer: str, pid: int) -> CloseReason | None
         return None
     if not isinstance(message, control.Goodbye):
         raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
-    if message.fault:
-        return CloseReason(
-            RemoteProtocolError(f"the {peer} ({describe_process(pid)}) found a fault of ours: {message.reason}")
-        )
-    lost = ConnectionLost(f"the {peer} ({describe_process(pid)}) closed the connection: {message.reason}")
-    return CloseReason(lost, message.reached)
+    return CloseReason.from_goodbye(message, f"the {peer} ({describe_process(pid)})")

@@ -26,7 +26,8 @@ from shmrpc.host import resource_limits
 from shmrpc.host.connect_retry import ConnectRetry
 from shmrpc.host.credentials import peer_credentials
 from shmrpc.host.rendezvous import Packet, receive_packet
-from shmrpc.transport.connection_options import ConnectionOptions
+from shmrpc.transport.connection import shapes_by_number
+from shmrpc.transport.connection_options import ConnectionOptions, explain_pickle_mismatch
 from shmrpc.transport.listener import Offer
 from shmrpc.transport.shm.close_reason import has_ended
 from shmrpc.transport.shm.segment import NewSegment, check_semaphores, open_segment, unlink
@@ -109,7 +110,7 @@ def connect_client(
         welcome = _expect_welcome(answer.data)
         if len(descriptors) != 2:
             raise RemoteProtocolError(f"the server sent {len(descriptors)} descriptors with its welcome instead of 2")
-        shapes = _shapes_by_number(welcome)
+        shapes = shapes_by_number(welcome.endpoints, welcome.shapes, "the server")
         try:
             channel = _open_channel(welcome, descriptors, options, server_uid, blocking=blocking)
         except RemoteProtocolError:
@@ -147,16 +148,6 @@ def _send(dialled: socket.socket, packet: bytes) -> None:
     """Send a packet. The next receive reports a server that has left."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
-
-
-def _shapes_by_number(welcome: control.Welcome) -> dict[int, Shape]:
-    """Return the shapes by endpoint number. Raises RemoteProtocolError if their number is wrong."""
-    shapes = {number: shape for number, shape in enumerate(welcome.shapes) if shape is not None}
-    if welcome.shapes and len(welcome.shapes) != len(welcome.endpoints):
-        raise RemoteProtocolError(
-            f"the server named {len(welcome.endpoints)} endpoints and the shapes of {len(welcome.shapes)}"
-        )
-    return shapes
 
 
 def _open_channel(
@@ -216,8 +207,7 @@ def accept_client(
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
     _check_range("max_frame", hello.max_frame, MIN_MAX_FRAME, MAX_MAX_FRAME)
     if hello.pickle != options.pickle:
-        sides = ("the client", "this server") if hello.pickle else ("this server", "the client")
-        raise LocalProtocolError(f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not")
+        raise LocalProtocolError(explain_pickle_mismatch(hello.pickle))
     _check_range("max_memory", hello.max_memory, control.MIN_MAX_MEMORY, control.MAX_MAX_MEMORY)
     max_frame = min(hello.max_frame, options.max_frame)
     max_memory = min(hello.max_memory, options.max_memory)

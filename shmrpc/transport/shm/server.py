@@ -161,8 +161,4 @@ def _check_offer(offer: Offer) -> None:
     """Raise ValueError if the endpoints do not fit into a welcome."""
     welcome = control.Welcome(offer.service, 0, "", 0, 0, offer.endpoints, ("", ""), offer.shape_list)
     size = len(control.encode(welcome))
-    if size > control.MAX_MESSAGE - 1024:
-        raise ValueError(
-            f"service {offer.service!r}: the names of its {len(offer.endpoints)} endpoints take {size:,} bytes, over "
-            f"the {control.MAX_MESSAGE - 1024:,} of a message; split it into several services"
-        )
+    offer.check_size(size, control.MAX_MESSAGE)

@@ -133,7 +133,7 @@ PROBLEMS = {
         ("chained:x", "The above exception was the direct cause"),
         ("unparsable:x", 'unparsable.py", line 1\n    x = (\n'),
         ("exiting:x", "module 'exiting' cannot be imported, because it exits:\nTraceback"),
-        ("outer.importing:x", "'helper' lies in "),
+        ("outer.importing:x", "'helper' is in "),
         ("missing:x", "ModuleNotFoundError: No module named 'there_is_no_such_module'"),
         ("within:x", "ZeroDivisionError"),
     ],

@@ -115,7 +115,7 @@ LIES = [
     *((say(welcome(semaphores=value), 2), r"\$\.semaphores") for value in ([], ["a"], ["a", "b", "c"], [1, 2])),
     (say(welcome(shapes={1: {"streams": True}}), 2), r"\$\.shapes"),
     (say(welcome(shapes=[{"streams": 1}]), 2), r"\$\.shapes"),
-    (say(welcome(shapes=[None, None]), 2), "named 1 endpoints and the shapes of 2"),
+    (say(welcome(shapes=[None, None]), 2), "sent 1 endpoints, but 2 shapes"),
     *(
         (say(welcome(shapes=[{"inputs": value}]), 2), r"inputs")
         for value in ({"a": 0}, ["a"], [["a"]], [["a", -2]], [["a", 2**24]])

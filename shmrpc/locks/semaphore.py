@@ -1,4 +1,4 @@
-"""Semaphores: permits that come back when their holder dies."""
+"""Semaphores: permits that are free again when their holder dies."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     @overload
     def submit(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> TaskFuture[_R]: ...
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Have the function called in a worker; return its future.
+        """Submit a call of the function to the workers; return its future.
 
         Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The future raises what the
         task raises.
@@ -162,7 +162,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         chunksize: int = 1,
         on_progress: OnProgress | None = None,
     ) -> Iterator[Any]:
-        """Call the function with the items of each iterable, which are collected at once; yield the results in order.
+        """Call the function with the items of each iterable, which are collected first; yield the results in order.
 
         ``chunksize`` has no effect, and is accepted as in the standard library. ``on_progress``: see
         :meth:`shmrpc.Pool.map`; the pool's thread calls it.

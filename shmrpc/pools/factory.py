@@ -52,28 +52,30 @@ class PoolOptions(TypedDict, total=False):
 def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     """Return a pool of processes that run functions: ``async with shmrpc.pool(4) as pool: await pool.run(f, x)``.
 
-    ``workers``: number of processes; by default one for each CPU that this process may use, by its affinity and its
-    cgroup.
+    ``workers``: number of processes; by default one for each CPU that this process may use, according to its affinity
+    and its cgroup.
 
-    Options, all of them by name:
+    Keyword options:
 
     - ``initializer``, ``initargs``: a function that each worker calls before its first task, and its arguments. Tasks
       find its result as ``shmrpc.worker().state``; an async function is awaited.
-    - ``retries``: how often a task runs again after its worker has died. With 0, the default, it fails with WorkerDied.
+    - ``retries``: number of times that a task runs again after its worker has died. With 0, the default, the task fails
+      with WorkerDied.
     - ``grace``: seconds that a cancelled task has to end before its worker is killed. 1 by default.
     - ``max_tasks_per_child``: number of tasks after which a worker is replaced.
     - ``memory``: maximum data of a worker, in bytes or as a size such as ``"2GiB"``; a task that needs more gets a
       MemoryError.
     - ``affinity="spread"`` pins each worker to a CPU of its own.
-    - ``environment``: variables of the workers, besides those of this process. Numerical libraries get a share of the
-      CPUs, by the variables that they know.
+    - ``environment``: variables of the workers, besides those of this process. By default, variables give the numerical
+      libraries of each worker a share of the CPUs.
 
     Functions that can be imported are sent by name, all others by cloudpickle, once to each worker, and again when what
     they refer to has changed. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through
     shared memory; a value that occurs twice in the arguments of a task arrives as one object. Within a worker, a pool
     runs its tasks at once, in that worker.
 
-    Raises ValueError or TypeError for invalid options. Starting raises: :meth:`Pool.__aenter__`.
+    Raises ValueError or TypeError for invalid options, and EncodeError for an initializer that cannot be sent. For
+    errors of the start, see :meth:`Pool.__aenter__`.
     """
     if unknown := options.keys() - PoolOptions.__annotations__.keys():
         hint = "; did you mean workers, its first argument?" if "max_workers" in unknown else ""

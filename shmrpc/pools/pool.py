@@ -135,7 +135,7 @@ class Pool(AsyncioOnly):
     @overload
     def submit(self, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> TaskFuture[_R]: ...
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Have the function called in a worker; return a future, which coroutines await and threads wait for.
+        """Submit a call of the function to the workers; return a future, which coroutines await and threads wait for.
 
         Raises the error with which the pool has closed, and EncodeError for a function that cannot be sent. The future
         raises what the task raises.
@@ -154,7 +154,7 @@ class Pool(AsyncioOnly):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Run a task in the background, as a call or with others of its function, and resolve the future."""
+        """Start a task, as a single call or in a chunk with others of its function; the result resolves the future."""
         engine = self._engine
         known, args = engine.functions.lookup(function, args)
         if known.is_async or kwargs:
@@ -223,8 +223,8 @@ class Pool(AsyncioOnly):
         fails raises when its result is due, and stops the other tasks.
 
         ``on_progress`` is called, while the results are read, with the number of tasks that have ended, and their
-        total: the shortest length of the iterables that have one, else None. A text shows a progress bar of rich with
-        that text.
+        total: the shortest length of the iterables that have one, else None. If ``on_progress`` is a text, a progress
+        bar of rich shows it.
 
         Raises TypeError without an iterable, and for an asynchronous one. Reading raises the error with which the pool
         has closed.
@@ -326,19 +326,19 @@ class Pool(AsyncioOnly):
                 await asyncio.wait(running)
 
     async def broadcast(self, value: _R) -> _R:
-        """Write a value into memory that all workers share, and return the value that is in this memory.
+        """Write a value into memory that all workers share, and return the shared value.
 
-        Pass the returned value to tasks as an argument of its own, not within another one: workers map it, and nothing
-        is sent or copied. Arrays, and values that consist of arrays, are read-only from then on; each worker makes one
-        copy of everything else in the value. The memory is freed when the last reference to the value goes, or, for
-        a list or a dict, with the pool.
+        Pass the returned value to tasks as an argument of its own, not within another one: workers map its memory, and
+        nothing is sent or copied. Arrays in the returned value are read-only; each worker makes one copy of everything
+        else in the value. The memory is freed with the last reference to the value, or, for a list or a dict, with the
+        pool.
 
         Raises SharedMemoryError if there is no memory, and what pickle raises for the value.
         """
         return (await self.scatter([value]))[0]
 
     async def scatter(self, values: Iterable[_R]) -> list[_R]:
-        """Share several values, such as the rows of an array: see :meth:`broadcast`."""
+        """Share several values, such as the rows of an array; return the shared values. See :meth:`broadcast`."""
         self._engine.lifecycle.check_open()
         return await asyncio.to_thread(self._engine.shared.share, list(values))
 

@@ -95,7 +95,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
         """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
-        Returns fewer if they have many bytes, about 256 KiB at once; a large one comes alone.
+        Returns fewer if they have many bytes: about 256 KiB at once. A large item comes alone.
         """
         return self._get_items(check_item_count(max_items), check_timeout(timeout))
 
@@ -157,15 +157,15 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
         """Wait for an item and claim it: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
 
-        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered again.
+        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again.
         """
         return self._claim(check_timeout(timeout), check_lease_timeout(lease_timeout), None)
 
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> Iterator[Claim]:
         """Claim one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
-        Acknowledge or give back each claim, in any thread, or let its lease expire: only then the next one comes. A
-        claimed item may come back, so the queue is not empty for this iterator until all claims have ended.
+        End each claim by ack() or nack(), in any thread, or let its lease expire: the next claim comes only then. A
+        claimed item may return, so the queue is not empty for this iterator until all claims have ended.
         """
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
@@ -207,7 +207,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until all items that were put are done. Raises WaitTimeout."""
+        """Wait until all items that were put are done. Raises WaitTimeout and WaitStopped."""
         timeout = check_timeout(timeout)
         self._wait_in_thread(functools.partial(self._retry_while_busy, self._native.wait_done), timeout, DONE)
 

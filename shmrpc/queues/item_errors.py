@@ -13,7 +13,8 @@ _UNENCODABLE = (*UNSENDABLE, BufferError)
 def item_encode_error(queue: str, error: Exception, index: int | None = None) -> Exception:
     """Return the EncodeError for an item whose encoding has raised ``error``.
 
-    ``index`` is the item's position in ``put_many()``. Returns ``error`` itself if a signal handler has raised it.
+    ``index`` is the item's position in ``put_many()``. Returns ``error`` itself if encoding raises no such errors, or a
+    signal handler has raised it.
     """
     if not is_unsendable(error, _UNENCODABLE):
         return error
@@ -26,8 +27,8 @@ def item_encode_error(queue: str, error: Exception, index: int | None = None) ->
 def item_decode_error(queue: str, error: Exception, number: int | None = None) -> Exception:
     """Return the DecodeError for an item whose decoding has raised ``error``.
 
-    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if a
-    signal handler has raised it.
+    ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if
+    decoding raises no such errors, or a signal handler has raised it.
     """
     if not is_unsendable(error, UNREADABLE):
         return error

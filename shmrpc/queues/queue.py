@@ -91,7 +91,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     async def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
         """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
-        Returns fewer if they have many bytes, about 256 KiB at once; a large one comes alone.
+        Returns fewer if they have many bytes: about 256 KiB at once. A large item comes alone.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -106,15 +106,15 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> PendingClaim:
         """Wait for an item and claim it: ``async with q.claim() as c``, or ``c = await q.claim()``, then ``c.ack()``.
 
-        With ``lease_timeout``, in seconds, the claim ends by itself after that, and the item is delivered again.
+        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again.
         """
         return PendingClaim(self.name, self._claim(check_timeout(timeout), check_lease_timeout(lease_timeout), None))
 
     def claims(self, prefetch: int = 1, *, lease_timeout: float | None = None) -> AsyncIterator[Claim]:
         """Claim one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
-        Acknowledge or give back each claim, in any task or thread, or let its lease expire: only then the next one
-        comes. A claimed item may come back, so the queue is not empty for this iterator until all claims have ended.
+        End each claim by ack() or nack(), in any task or thread, or let its lease expire: the next claim comes only
+        then. A claimed item may return, so the queue is not empty for this iterator until all claims have ended.
         """
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
@@ -159,7 +159,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
     async def join(self, timeout: float | None = None) -> None:
-        """Wait until all items that were put are done. Raises WaitTimeout."""
+        """Wait until all items that were put are done. Raises WaitTimeout and WaitStopped."""
         timeout = check_timeout(timeout)
         if not self._native.is_done():
             done = await self._try_in_turn(DONE, self._native.is_done, lambda: self._native.is_done() or None, timeout)

@@ -219,7 +219,7 @@ class QueueBase(NotConstructible, Handle):
         return Claim.of(self.name, claim)
 
     def peek(self, max_items: int = 1) -> list[WaitingItem]:
-        """Return copies of up to ``max_items`` items that are the next to be got, and leave them in the queue.
+        """Return copies of the first items, at most ``max_items``, and leave the items in the queue.
 
         Returns fewer if they have many bytes, about 256 KiB in all.
         """

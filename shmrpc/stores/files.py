@@ -65,7 +65,7 @@ def write(path: Path, classes: Classes, values: bytearray) -> None:
 
 
 def _resolve_target(path: Path) -> Path:
-    """Return the path of the file to which a path leads by its links. Raises OSError if it leads to no regular file."""
+    """Return the path to which a path leads by its links. Raises OSError if something but a regular file is there."""
     target = Path(os.path.realpath(path))
     try:
         mode = target.lstat().st_mode

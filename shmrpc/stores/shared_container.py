@@ -71,8 +71,9 @@ class SharedContainer(StoredObject):
     async def changed(self, timeout: float | None = None) -> None:
         """Wait at most ``timeout`` seconds until the container or its contents change, or the container is removed.
 
-        If another task of this loop is within a transaction, wait for its end instead, because it may have changed the
-        container. Raises WaitTimeout, WaitStopped, and ObjectDeleted if the container was removed before.
+        If another task of this loop is within a transaction, wait for the end of the transaction instead, which may
+        have changed the container. Raises WaitTimeout, WaitStopped, and ObjectDeleted if the container was removed
+        before.
         """
         await self._store_context.wait_for_change(cast(_core.Proxy, self), timeout)
 

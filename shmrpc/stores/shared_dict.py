@@ -13,7 +13,7 @@ _MISSING: Final = object()
 
 
 class DictMethods(SharedContainer, MutableMapping[Any, Any]):
-    """The methods of a dict of a store, and of the store itself. An iteration is over the keys at its beginning."""
+    """The methods of a dict of a store, and of the store itself. An iterator yields the keys as of its creation."""
 
     __slots__ = ()
 

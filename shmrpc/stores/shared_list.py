@@ -15,7 +15,7 @@ _END: Final = (1 << 63) - 1
 
 
 class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
-    """A list of a store. An iteration is over the items at its beginning."""
+    """A list of a store. An iterator yields the items as of its creation."""
 
     __slots__ = ()
 

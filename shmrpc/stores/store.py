@@ -35,8 +35,8 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
         """Save a snapshot of the values to a file; messages are not saved.
 
         The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, which
-        replaces an existing file. Links are followed. Raises OSError if the file cannot be written, or if the path
-        leads to no regular file.
+        replaces an existing file. Links are followed. Raises OSError if the file cannot be written, or if something but
+        a regular file is there.
         """
         await asyncio.to_thread(self._save, path)
 

@@ -159,8 +159,8 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     async def changed(self, timeout: float | None = None) -> None:
         """Wait at most ``timeout`` seconds until any value changes. Raises WaitTimeout and WaitStopped.
 
-        If another task of this loop is within a transaction, wait for its end instead, because it may have changed
-        values.
+        If another task of this loop is within a transaction, wait for the end of the transaction instead, which may
+        have changed values.
         """
         await self._root.changed(timeout)
 

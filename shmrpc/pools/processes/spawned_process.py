@@ -68,7 +68,7 @@ class SpawnedProcess:
 
 
 def wait_readable(descriptor: int, timeout: float | None) -> bool:
-    """Wait at most ``timeout`` seconds, None: without a limit, until a descriptor is readable; return True if it is."""
+    """Wait until a descriptor is readable, at most ``timeout`` seconds (None: no limit); return True if it is."""
     poll = new_poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1e3))

@@ -45,12 +45,12 @@ class WorkStealer:
                 timer.cancel()
 
     def chunk_started(self, chunk: Chunk) -> None:
-        """Note that a worker has got a chunk."""
+        """Count a chunk that a worker has got, and start the check."""
         self._batch_chunks += len(chunk.items) > 1
         self.check_later()
 
     def chunk_ended(self, chunk: Chunk) -> None:
-        """Note that a worker no longer has a chunk."""
+        """Discount a chunk that a worker no longer has."""
         self._batch_chunks -= len(chunk.items) > 1
 
     def check_later(self) -> None:
@@ -96,7 +96,7 @@ class WorkStealer:
                 self._requeue(chunk.source)
 
     def rebalance_later(self) -> None:
-        """Start the timer of the rebalancing, unless it runs or no chunk could be stolen from."""
+        """Start the timer of the rebalancing, unless it runs or no worker has tasks to steal."""
         if self._rebalance_timer is None and (self._batch_chunks or self._has_queued_chunk()):
             self._rebalance_timer = self._lifecycle.loop.call_later(_REBALANCE_INTERVAL, self._rebalance)
 

@@ -201,7 +201,10 @@ class WorkerSet:
             self.replace(worker)
 
     def retire_if_due(self, worker: RemoteWorker) -> bool:
-        """Retire a worker that is retiring, or has run its maximum number of tasks; return True if so."""
+        """Retire a worker that has no tasks and is retiring, or that has run its maximum number of tasks.
+
+        Return True if the worker retires.
+        """
         maximum = self.options.max_tasks_per_child
         if worker.is_retiring or (maximum is not None and worker.task_count >= maximum):
             self.retire(worker)

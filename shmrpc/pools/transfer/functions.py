@@ -25,7 +25,7 @@ FunctionReference = tuple[str, str, bytes, list[bytes]]
 
 
 class TaskFunction:
-    """A function as its pool knows it."""
+    """A function of a pool, with its number, the reference that workers load, and the duration of its tasks."""
 
     __slots__ = (
         "__weakref__",

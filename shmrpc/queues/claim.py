@@ -106,8 +106,8 @@ class Claim(HideRenamed, NotCopyable):
     def _copy_remedy(self) -> tuple[str, str]:
         return (
             f"the claim of item {self.number} of queue {self._queue_name!r}",
-            f"another process opens the queue by its name, shmrpc.sync.queue({self._queue_name!r}), and claims what it"
-            " deals with; or hand on the value",
+            f"open the queue in the other process, by shmrpc.sync.queue({self._queue_name!r}), and claim items there;"
+            " or pass the value",
         )
 
     def __enter__(self) -> Self:

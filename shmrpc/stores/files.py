@@ -159,20 +159,20 @@ def read(path: Path) -> tuple[Classes, bytes]:
     """Return the classes and the values of a saved file. Raises OSError, and DecodeError for any other file."""
     data = path.read_bytes()
     if data[: len(_MAGIC)] != _MAGIC:
-        raise DecodeError(f"{path} is no file that a store was saved to: it begins with {data[:16]!r}")
+        raise DecodeError(f"{path} is not a saved store: the file begins with {data[:16]!r}")
     if len(data) < _HEADER.size:
-        raise DecodeError(f"{path} is cut off: it has {len(data)} bytes of the {_HEADER.size} that it begins with")
+        raise DecodeError(f"{path} is cut off: it has {len(data)} bytes, and its header alone has {_HEADER.size}")
     _, version, of_classes, of_values, checksum = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise DecodeError(
-            f"{path} is of version {version} of such files, and this version of shmrpc reads version {_VERSION}"
+            f"{path} has format version {version}, and this version of shmrpc reads format version {_VERSION}"
         )
     size = _HEADER.size + of_classes + of_values
     if len(data) != size:
-        raise DecodeError(f"{path} is damaged: it has {len(data)} bytes, and says that it has {size}")
+        raise DecodeError(f"{path} is damaged: it has {len(data)} bytes instead of the {size} in its header")
     known, values = data[_HEADER.size : _HEADER.size + of_classes], data[_HEADER.size + of_classes :]
     if _checksum(data, known, values) != checksum:
-        raise DecodeError(f"{path} is damaged: its checksum is another one")
+        raise DecodeError(f"{path} is damaged: its checksum is wrong")
     try:
         classes = {str(name): tuple(map(str, fields)) for name, fields in json.loads(known)}
     except (ValueError, TypeError) as error:

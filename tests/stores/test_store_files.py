@@ -161,14 +161,14 @@ def test_a_saved_file_is_a_snapshot_and_watchers_notice_a_load(runtime: Path, tm
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "is no file that a store was saved to"),
-    "foreign": (lambda data: b"PK\x03\x04" + data[4:], "is no file that a store was saved to"),
+    "empty": (lambda data: b"", "is not a saved store"),
+    "foreign": (lambda data: b"PK\x03\x04" + data[4:], "is not a saved store"),
     "cut off in its head": (lambda data: data[:40], "is cut off: it has 40 bytes"),
-    "cut off": (lambda data: data[:-1], "is damaged: it has .* bytes, and says that it has"),
-    "longer": (lambda data: data + b"\0", "is damaged: it has .* bytes, and says that it has"),
-    "newer": (lambda data: data[:16] + struct.pack("<I", 2) + data[20:], "is of version 2 of such files"),
-    "another bit": (lambda data: data[:-3] + bytes([data[-3] ^ 4]) + data[-2:], "its checksum is another one"),
-    "another head": (lambda data: data[:40] + bytes([data[40] ^ 4]) + data[41:], "its checksum is another one"),
+    "cut off": (lambda data: data[:-1], "is damaged: it has .* bytes instead of the"),
+    "longer": (lambda data: data + b"\0", "is damaged: it has .* bytes instead of the"),
+    "newer": (lambda data: data[:16] + struct.pack("<I", 2) + data[20:], "has format version 2"),
+    "another bit": (lambda data: data[:-3] + bytes([data[-3] ^ 4]) + data[-2:], "its checksum is wrong"),
+    "another head": (lambda data: data[:40] + bytes([data[40] ^ 4]) + data[41:], "its checksum is wrong"),
 }
 
 

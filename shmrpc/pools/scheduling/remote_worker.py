@@ -108,8 +108,8 @@ class RemoteWorker:
             failure = await self._client.initialize(initializer, args, levels)
         except EncodeError as error:
             raise EncodeError(
-                f"initargs: {_ENCODE_ERROR_PREFIX.sub('', str(error))}; locks, queues and the like of multiprocessing "
-                "go to children that it starts itself: give workers those of a multiprocessing.Manager()"
+                f"initargs: {_ENCODE_ERROR_PREFIX.sub('', str(error))}; instead of locks and queues of multiprocessing "
+                "itself, pass those of a multiprocessing.Manager()"
             ) from error.__cause__
         return read_result(failure, "initializer") if type(failure) is LazyPickle else failure
 

@@ -373,7 +373,7 @@ class Pool(AsyncioOnly):
 def refuse_copy() -> NoReturn:
     """Raise the TypeError for a pool that is pickled or copied."""
     raise TypeError(
-        "a pool cannot be copied or pickled, because its workers belong to this process; in a task, open a pool by "
+        "a pool cannot be copied or pickled: its workers belong to this process; in a task, open a pool by "
         "shmrpc.pool() or shmrpc.sync.pool()"
     )
 

@@ -26,14 +26,15 @@ __all__ = ["interceptor"]
 
 
 def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = logging.INFO) -> SyncInterceptor:
-    """Log one line for each call: service, endpoint, the peer's process and user, duration and outcome.
+    """Return an interceptor that logs one line for each call: service, endpoint, peer, duration and outcome.
 
-    The outcome is ``ok``, ``cancelled``, ``deadline_exceeded`` or the name of the exception's class. A stream is one
-    call, which takes as long as the stream lasts. Formatters find the fields in the record as ``rpc_service``,
+    The peer is given as a process and a user. The outcome is ``ok``, ``cancelled``, ``deadline_exceeded``, the code of
+    an ApplicationError, or the name of the exception's class. A stream is one call, which takes as long as the stream
+    lasts. Formatters find the fields in the record as ``rpc_service``,
     ``rpc_endpoint``, ``rpc_peer_pid``, ``rpc_peer_uid``, ``rpc_duration`` (in seconds) and ``rpc_outcome``.
 
-    A server does not log calls that never begin: those with wrong arguments, those whose deadline has passed, and
-    those for which there was no room.
+    A server does not log calls that never begin: calls with wrong arguments, calls whose deadline has passed, and calls
+    that it rejects as Overloaded.
     """
     log = logging.getLogger(logger) if isinstance(logger, str) else logger
 
@@ -54,6 +55,7 @@ def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = log
 
 
 def _log_end(log: logging.Logger, level: int, call: Call, seconds: float, outcome: str) -> None:
+    """Log the line of a call that has ended."""
     log.log(
         level,
         "%s.%s() pid=%s uid=%s %.3f ms %s",

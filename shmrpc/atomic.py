@@ -1,4 +1,4 @@
-"""Atomic operations on an item of a store: no other process changes the item meanwhile."""
+"""Atomic operations on an item of a store, during which no other process changes the item."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def add(container: Any, key: Any, by: float) -> Any:
 
 
 def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool:
-    """Set an item of a container to a value if it equals ``expected``, atomically. Return True if it did.
+    """Set an item of a container to a value if the item equals ``expected``, atomically. Returns True if it was set.
 
-    ``container`` and ``key``: see :func:`add`.
+    ``container`` and ``key``: see :func:`add`, which raises the same errors.
     """
     with _transaction("compare_and_set", container):
         if read_item(container, key) != expected:
@@ -49,7 +49,8 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
 def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
     """Set an item of a container to ``function(item)`` atomically, and return the new value.
 
-    ``container`` and ``key``: see :func:`add`. Others that change the store wait while ``function`` runs.
+    ``container`` and ``key``: see :func:`add`, which raises the same errors. While ``function`` runs, no other member
+    can change the store. If it raises, the item stays unchanged.
     """
     with _transaction("update", container):
         value = function(read_item(container, key))
@@ -58,7 +59,7 @@ def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
 
 
 def _transaction(what: str, container: Any) -> Transaction:
-    """Return a transaction for operations on a container. Raises TypeError if it is no container."""
+    """Return a transaction of the store of a container. Raises TypeError, naming ``what``, if it is no container."""
     if not isinstance(container, (StoreBase, Proxy)):
         raise TypeError(f"{what}: expected an object of a store or a store, got {type(container).__name__}")
     context: StoreContext = container._store_context

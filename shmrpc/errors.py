@@ -50,10 +50,11 @@ import functools
 import queue
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final, TypeVar
 
 __all__ = [
+    "KNOWN_CLASSES",
     "ApplicationError",
     "CallError",
     "CallStopped",
@@ -91,14 +92,13 @@ __all__ = [
     "WaitStopped",
     "WaitTimeout",
     "WorkerDied",
-    "application_error",
     "base_of",
+    "build_exception",
     "class_name",
+    "join_remote_error",
     "known_parts",
-    "made_of",
     "own_class",
     "parts_of",
-    "remote_error",
 ]
 
 _E = TypeVar("_E", bound=BaseException)
@@ -109,18 +109,19 @@ class ShmrpcError(Exception):
 
 
 class ServiceUnavailable(ShmrpcError, ConnectionError):
-    """Error of a connection or a call for which no server of the service answered in time.
+    """Error of a connection or a call to which no server of the service answered in time.
 
-    ``maybe_executed`` is False: the call was not begun. If a handler passed the error on, it is True, see RemoteError.
+    ``maybe_executed`` is False, because the call was not begun. It is True if a handler passed the error on: see
+    RemoteError.
     """
 
     maybe_executed: bool = False
 
 
 class ServiceInUse(ShmrpcError):
-    """Error of a server whose name another live server has.
+    """Error of starting a server whose name another live server has.
 
-    ``pid`` is the other process, or None if its id cannot be seen from here.
+    ``pid`` is the id of the other process, or None if it is not visible from here.
     """
 
     def __init__(self, message: str, pid: int | None = None) -> None:
@@ -136,16 +137,17 @@ class SharedMemoryError(ShmrpcError, OSError):
 
 
 class WorkerDied(ShmrpcError):
-    """Error of a task whose worker died while it ran: killed, out of memory, or by a crash in native code.
+    """Error of a task whose worker died while it ran: the worker was killed, out of memory, or crashed in native code.
 
-    ``maybe_executed`` is True: the progress of the task is unknown. Tasks that had not begun go to other workers.
+    ``maybe_executed`` is True, because the progress of the task is unknown. Tasks that had not begun go to other
+    workers.
     """
 
     maybe_executed: bool = True
 
 
 class PoolBroken(ShmrpcError, concurrent.futures.BrokenExecutor):
-    """Error of a pool whose workers die before they are ready. Its cause is the error of the last worker."""
+    """Error of a pool whose workers die before they are ready. ``__cause__`` is the error of the last worker."""
 
 
 class NameConflict(ShmrpcError, ValueError):
@@ -153,23 +155,23 @@ class NameConflict(ShmrpcError, ValueError):
 
 
 class WaitTimeout(ShmrpcError, TimeoutError):
-    """Error of a wait whose ``timeout`` is over. Nothing was taken."""
+    """Error of a wait whose ``timeout`` has passed. Nothing was taken."""
 
 
 class QueueEmpty(WaitTimeout, asyncio.QueueEmpty, queue.Empty):
-    """Error of a ``get`` to which no item came in time. Nothing was taken."""
+    """Error of a ``get`` for which no item arrived in time. Nothing was taken."""
 
 
 class QueueBusy(WaitTimeout):
-    """Error of an operation while a process is stopped in the middle of a change of the queue. Nothing was done."""
+    """Error of an operation while a process is stopped in the middle of a change of the queue. Nothing changed."""
 
 
 class StoreBusy(WaitTimeout):
-    """Error of an operation while another process is within a transaction of the store. Nothing was done."""
+    """Error of an operation while another process is in a transaction of the store. Nothing changed."""
 
 
 class StoreFull(ShmrpcError, MemoryError):
-    """Error of a change for which the store has no room, or of a transaction that is too large. Nothing was done."""
+    """Error of a change for which the store has no room, or of a transaction that is too large. Nothing changed."""
 
 
 class ObjectDeleted(ShmrpcError, ReferenceError):
@@ -181,15 +183,15 @@ class QueueFull(WaitTimeout, asyncio.QueueFull, queue.Full):
 
 
 class TopicFull(WaitTimeout):
-    """Error of a ``publish`` because a subscriber that publishers wait for has not read in time."""
+    """Error of a ``publish`` that waited too long for a slow subscriber."""
 
     def __init__(self, message: str, pid: int = 0, lag: int = 0, published: int = 0) -> None:
         super().__init__(message)
-        #: process id of the slowest subscriber; 0 if it cannot be seen from here
+        #: Process id of the slowest subscriber; 0 if it is not visible from here.
         self.pid = pid
-        #: number of messages that the slowest subscriber has not read
+        #: Number of messages that the slowest subscriber has not read.
         self.lag = lag
-        #: number of the values that were published
+        #: Number of values that were published before.
         self.published = published
 
 
@@ -198,29 +200,29 @@ class PublisherGone(ShmrpcError):
 
     def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
         super().__init__(message)
-        #: process id of the publisher; 0 if it could not be seen from here
+        #: Process id of the publisher; 0 if it was not visible from here.
         self.pid = pid
-        #: number of the publisher, as in its messages
+        #: Number of the publisher, as in its messages.
         self.number = number
 
 
 class SlowConsumer(ShmrpcError):
-    """Error of a read by a subscriber that was too slow: the publisher dropped it."""
+    """Error of a read by a subscriber that was too slow, so that a publisher dropped it."""
 
     def __init__(self, message: str, pid: int = 0, number: int = 0) -> None:
         super().__init__(message)
-        #: process id of the publisher; 0 if it cannot be seen from here
+        #: Process id of the publisher; 0 if it is not visible from here.
         self.pid = pid
-        #: number of the publisher, as in its messages
+        #: Number of the publisher, as in its messages.
         self.number = number
 
 
 class MessagesLost(ShmrpcError):
-    """Error of a read by a subscriber that has missed messages. The next read returns the oldest that is left."""
+    """Error of a read by a subscriber that has missed messages. The next read returns the oldest message left."""
 
     def __init__(self, message: str, count: int = 0) -> None:
         super().__init__(message)
-        #: number of messages missed since the last such error
+        #: Number of messages missed since the last such error.
         self.count = count
 
 
@@ -236,17 +238,17 @@ else:
 
 
 class StaleClaim(ShmrpcError):
-    """Error of using a claim that has ended: it was acknowledged or given back, or its lease is over."""
+    """Error of using a claim that has ended: by ``ack()`` or ``nack()``, or because its lease has expired."""
 
 
 class WaitStopped(ShmrpcError):
-    """Error of a wait that ``stop()`` ended, and of every wait from then on until ``resume()``."""
+    """Error of a wait that ``stop()`` ended, and of every later wait until ``resume()``."""
 
 
 class ConnectionLost(ShmrpcError, ConnectionError):
     """Error of a call whose server stopped or died, or whose client was closed.
 
-    ``maybe_executed`` is True if the call had been sent: the endpoint may have run, and calling again may run it twice.
+    ``maybe_executed`` is True if the call had been sent: the endpoint may have run, and another call may run it twice.
     """
 
     def __init__(self, message: str, *, maybe_executed: bool = False) -> None:
@@ -255,7 +257,7 @@ class ConnectionLost(ShmrpcError, ConnectionError):
 
 
 class EndOfStream(ShmrpcError, EOFError):
-    """Error of reading past the last item of a stream opened by hand, or of writing after its reader has left."""
+    """Error of a read past the last item of a stream opened by hand, or of a write after its reader has left."""
 
 
 class ProtocolError(ShmrpcError):
@@ -278,16 +280,16 @@ class RemoteError(CallError):
     """Error of a call whose endpoint raised an exception.
 
     ``type_name`` is the qualified name of its class, ``remote_traceback`` the text of its traceback, which is printed
-    below the local one. If the class is a builtin exception or one that :func:`shmrpc.register` knows here, what
-    arrives is a subclass of both RemoteError and that class, so ``except ValueError`` and ``except OutOfStock`` work as
-    they would locally. For any other class, the nearest builtin base class takes its place. A group of exceptions
-    arrives as an ExceptionGroup of what each of them is, so ``except* ValueError`` works too.
+    below the local one. If the class is a builtin exception or was registered here by :func:`shmrpc.register`, the
+    exception that arrives is of a subclass of both RemoteError and that class, so that ``except ValueError`` and
+    ``except OutOfStock`` work as they would locally. For any other class, the nearest builtin base class takes its
+    place. A group of exceptions arrives as an ExceptionGroup of such exceptions, so that ``except* ValueError`` works.
 
-    If a handler does not catch what its own call raised, that is passed on and arrives as it was; ``remote_traceback``
-    then lists each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or DeadlineExceeded of an
-    inner call arrives as a RemoteError that is also of that class. ``maybe_executed`` is True for every RemoteError:
-    the endpoint that was called has run, and calling it again runs it twice. It is False for an Overloaded or a
-    ServiceUnavailable of the call itself.
+    An exception of a handler's own call that the handler does not catch is passed on and arrives unchanged;
+    ``remote_traceback`` then lists each handler on the way. So the Overloaded, ServiceUnavailable, ConnectionLost or
+    DeadlineExceeded of an inner call arrives as a RemoteError that is also of that class. ``maybe_executed`` is True
+    for every RemoteError, because the endpoint that was called has run, and another call runs it twice. It is False for
+    an Overloaded or a ServiceUnavailable of the call itself.
     """
 
     type_name: str = ""
@@ -301,18 +303,18 @@ class RemoteError(CallError):
     _came_with: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        if cls._also is None:  # A joined class is no subclass of the user's making.
+        if cls._also is None:  # The hooks of users' classes do not expect a joined class.
             super().__init_subclass__(**kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self)
-        return _unpickled, (kind._also or kind, kind._also is not None, parts_of(self)), vars(self)
+        return _unpickle, (kind._also or kind, kind._also is not None, parts_of(self)), vars(self)
 
 
 class ApplicationError(RemoteError):
-    """Failure that an endpoint declares: raise it in a handler, and it arrives unchanged.
+    """Error that a handler raises on purpose, and that arrives at the caller unchanged.
 
-    ``code`` is a short text for programs, such as ``"not_found"``. Any text will do; those of gRPC, which
+    ``code`` is a short text for programs, such as ``"not_found"``. Any text is valid; the codes of gRPC, which
     docs/how-to/errors.md lists, are a good choice. ``message`` is for people. ``details`` are values for programs, by
     name; values that cannot be sent are left out, and listed in the remote traceback.
 
@@ -320,8 +322,8 @@ class ApplicationError(RemoteError):
     >>> str(error), error.details
     ('not_found: no order 7', {'order': 7})
 
-    The server does not log these. A derived class arrives as ApplicationError, or as itself if it is registered.
-    Raises TypeError for a code or a message that is not a str, ValueError for an empty code.
+    The server does not log an ApplicationError. A derived class arrives as ApplicationError, or as itself if it is
+    registered. Raises TypeError for a code or a message that is not a str, ValueError for an empty code.
     """
 
     code: str = ""
@@ -373,9 +375,9 @@ class DeadlineExceeded(CallError, TimeoutError):
 class Overloaded(CallError):
     """Error of a call that was not begun because too many calls wait.
 
-    The server has as many calls in flight and waiting as it allows, or it does not read, and as many bytes wait in
-    this client as ``max_memory`` allows. ``maybe_executed`` is False, unless a handler passed on the error of an inner
-    call: see RemoteError.
+    Either the server has as many calls in flight and waiting as it allows, or the server does not read, and as many
+    bytes wait in this client as ``max_memory`` allows. ``maybe_executed`` is False, unless a handler passed on the
+    error of an inner call: see RemoteError.
     """
 
     maybe_executed: bool = False
@@ -383,74 +385,6 @@ class Overloaded(CallError):
 
 class CallStopped(CallError):
     """Error of a call that another thread ended by ``client.stop()``. If its handler had begun, it is cancelled."""
-
-
-def remote_error(
-    message: str,
-    *,
-    type_name: str,
-    base: str,
-    remote_traceback: str,
-    raised: BaseException | None = None,
-    parts: dict[str, Any] | None = None,
-    unread: bytes | None = None,
-    hint: str = "",
-    exceptions: Sequence[Exception] = (),
-) -> RemoteError:
-    """Build the local exception for one that an endpoint raised.
-
-    ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that is
-    known everywhere, and ``parts`` are those of that class, see :func:`parts_of`. ``unread`` holds contents that could
-    not be read here, ``hint`` is added to the note that names the class, ``exceptions`` are those of a group.
-    """
-    error = _also_remote(raised) if raised is not None else None
-    if error is None and exceptions and base in _GROUPS:
-        # An exception that ends a program elsewhere is a RemoteError here, so each group is one of Exceptions.
-        error = made_of(_joined(ExceptionGroup), {"args": [message, list(exceptions)]})
-    if error is None:
-        error = _instance(base, message, parts)
-    notes = []
-    if type_name != class_name(own_class(type(error))):
-        notes.append(f"Raised remotely as {type_name}{hint}")
-    if remote_traceback:
-        notes.append(f"Remote traceback:\n{remote_traceback.rstrip()}")
-    # By `vars`, since a user's class may prevent assignment, as a frozen dataclass does.
-    vars(error).update(type_name=type_name, remote_traceback=remote_traceback)
-    vars(error).update(_unread=unread, _came_with=tuple(notes), __notes__=notes)
-    return error
-
-
-def application_error(code: str, message: str, details: Any) -> ApplicationError:
-    """Build an ApplicationError from the unchecked values of another process."""
-    parts = {"args": [code, message], "code": code, "message": message}
-    return made_of(ApplicationError, {**parts, "details": details if isinstance(details, dict) else {}})
-
-
-def _also_remote(raised: BaseException) -> RemoteError | None:
-    """Return a copy of the exception that is also a RemoteError, or None if there can be none."""
-    if isinstance(raised, RemoteError):
-        return raised
-    if not isinstance(raised, Exception):
-        return None
-    try:
-        return made_of(_joined(type(raised)), parts_of(raised))
-    except Exception:  # The class is made in a way of its own.
-        return None
-
-
-def _instance(base: str, message: str, parts: dict[str, Any] | None) -> RemoteError:
-    known = _known(base)
-    if known is not None:
-        kind = _joined(known)
-        for each in (parts, {"args": [message]}):
-            if each is not None:
-                try:
-                    made = made_of(kind, each)
-                    str(made)  # Not every exception can be shown with any arguments.
-                except Exception:  # Nor made with any: UnicodeDecodeError takes five.
-                    continue
-                return made
-    return RemoteError(message)
 
 
 def class_name(kind: type) -> str:
@@ -461,18 +395,15 @@ def class_name(kind: type) -> str:
 #: Errors about the state of a service, not about a mistake in the calling program: a caller two hops away reacts to
 #: them, too. All other errors of shmrpc concern a handler and the service that it calls.
 _CONDITIONS: Final[tuple[type[ShmrpcError], ...]] = (ConnectionLost, DeadlineExceeded, Overloaded, ServiceUnavailable)
-_BY_NAME: Final[dict[str, type[Exception]]] = {
+#: Classes of exceptions that both sides know, by name.
+KNOWN_CLASSES: Final[dict[str, type[Exception]]] = {
     **{n: k for n, k in vars(builtins).items() if isinstance(k, type) and issubclass(k, Exception)},
     **{kind.__name__: kind for kind in _CONDITIONS},
 }
 
 
-#: Names of the classes of exception groups.
-_GROUPS: Final = frozenset({"ExceptionGroup", "BaseExceptionGroup"})
-
-
 def own_class(kind: type[Any]) -> type[Any]:
-    """Return the class that was raised, for a class joined with RemoteError; otherwise the class itself."""
+    """Return the class that was joined with RemoteError, for a joined class; otherwise the class itself."""
     return (kind._also or kind) if issubclass(kind, RemoteError) else kind
 
 
@@ -481,25 +412,15 @@ def base_of(kind: type[BaseException]) -> type[BaseException]:
     return next(c for c in kind.__mro__ if c.__module__ == "builtins" or c in _CONDITIONS)
 
 
-def _known(base: str) -> type[Exception] | None:
-    """Return the class of a name that the peer chose, or None if RemoteError cannot be joined with it."""
-    kind = _BY_NAME.get(base)
-    if kind is None or kind is Exception:
-        return None
-    if issubclass(kind, (StopIteration, StopAsyncIteration)):
-        return None  # These cannot leave a coroutine: Python turns them into RuntimeError.
-    return kind
-
-
-def _joined(kind: type[Exception]) -> type[RemoteError]:
-    """Return a class derived from RemoteError and another exception; RemoteError alone if they cannot be joined."""
+def join_remote_error(kind: type[Exception]) -> type[RemoteError]:
+    """Return a class derived from RemoteError and ``kind``; RemoteError alone if the two cannot be joined."""
     key: Any = kind  # A class can always be a key; mypy doubts it.
     return _join(key)
 
 
 @functools.cache
 def _join(kind: type[Exception]) -> type[RemoteError]:
-    ours = kind in _BY_NAME.values()
+    ours = kind in KNOWN_CLASSES.values()
     names = {
         "__module__": __name__ if ours else kind.__module__,
         "__qualname__": f"Remote{kind.__name__}" if ours else kind.__qualname__,
@@ -525,8 +446,8 @@ _ATTRIBUTES: Final[dict[type[BaseException], tuple[str, ...]]] = {
 _JOURNEY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
 
 
-def _attributes(kind: type) -> Iterator[str]:
-    """Yield the names of attributes that instances keep outside ``__dict__``."""
+def _attribute_names(kind: type) -> Iterator[str]:
+    """Yield the names of the attributes that instances of an exception keep outside of ``__dict__``."""
     for each in kind.__mro__:
         yield from _ATTRIBUTES.get(each, ())
         slots = vars(each).get("__slots__", ())
@@ -534,16 +455,16 @@ def _attributes(kind: type) -> Iterator[str]:
 
 
 def known_parts(kind: type[BaseException]) -> frozenset[str]:
-    """Return the names of the parts of an exception of a class that both sides know."""
-    return frozenset(("args", *_attributes(kind)))
+    """Return the names that :func:`parts_of` gives for instances of a class that both sides know."""
+    return frozenset(("args", *_attribute_names(kind)))
 
 
 def parts_of(error: BaseException) -> dict[str, Any]:
-    """Return the parts of an exception: its ``args``, as its builtin base class takes them, and its attributes."""
+    """Return the contents of an exception by name: ``args``, as its builtin base class takes them, and attributes."""
     kind = type(error)
     # OSError gives the file's name here, and not among its args.
-    parts: dict[str, Any] = {"args": list(_builtin(kind).__reduce__(error)[1])}
-    for name in _attributes(kind):
+    parts: dict[str, Any] = {"args": list(_builtin_base(kind).__reduce__(error)[1])}
+    for name in _attribute_names(kind):
         value = getattr(error, name, None)
         if not name.startswith("__") and value is not None:
             parts[name] = value
@@ -551,14 +472,17 @@ def parts_of(error: BaseException) -> dict[str, Any]:
     return {**state, **parts}
 
 
-def made_of(kind: type[_E], parts: dict[str, Any]) -> _E:
-    """Make an exception of this class from what :func:`parts_of` gave, without calling its own ``__init__``."""
-    builtin, laid_out, args = _builtin(kind), kind, parts["args"]
+def build_exception(kind: type[_E], parts: dict[str, Any]) -> _E:
+    """Return an exception of this class with the contents that :func:`parts_of` gave.
+
+    Its own ``__init__`` is not called. Raises the errors of the builtin base class's constructor.
+    """
+    builtin, laid_out, args = _builtin_base(kind), kind, parts["args"]
     while laid_out.__module__ != "builtins":
         laid_out = laid_out.__base__  # type: ignore[assignment]
     made = laid_out.__new__(kind, *args)
     builtin.__init__(made, *args)
-    apart = frozenset(_attributes(kind))
+    apart = frozenset(_attribute_names(kind))
     for name, value in parts.items():
         if name in apart:
             object.__setattr__(made, name, value)
@@ -567,10 +491,11 @@ def made_of(kind: type[_E], parts: dict[str, Any]) -> _E:
     return made
 
 
-def _builtin(kind: type[BaseException]) -> Any:
+def _builtin_base(kind: type[BaseException]) -> Any:
     """Return the nearest base class that is a builtin exception."""
     return next(c for c in kind.__mro__ if c.__module__ == "builtins")
 
 
-def _unpickled(kind: type[Exception], joined: bool, parts: dict[str, Any]) -> BaseException:
-    return made_of(_joined(kind) if joined else kind, parts)
+def _unpickle(kind: type[Exception], joined: bool, parts: dict[str, Any]) -> BaseException:
+    """Return an exception of this class, or with ``joined`` of the class that joins it with RemoteError."""
+    return build_exception(join_remote_error(kind) if joined else kind, parts)

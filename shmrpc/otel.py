@@ -13,8 +13,8 @@ Spans and metrics follow the semantic conventions for RPC, version 1.44.0 (relea
   ``service/endpoint``. A stream has one span for its whole life. The context travels in the call's metadata, by
   the global propagator.
 - ``rpc.system.name`` is ``shmrpc``, ``rpc.method`` is ``service/endpoint``, ``server.address`` the service's name.
-  ``shmrpc.peer.pid`` and ``shmrpc.peer.uid`` are the process and the user at the other end; a process whose id cannot
-  be seen from here, such as one outside this container, has the id 0.
+  ``shmrpc.peer.pid`` and ``shmrpc.peer.uid`` are the process and the user at the other end; a process that is
+  not visible from here, such as one outside of this container, has the id 0.
 - ``rpc.client.call.duration`` and ``rpc.server.call.duration`` are in seconds and have the recommended buckets. The
   lowest bucket ends at 5 ms, far above what a call here takes: configure a View in your SDK for finer ones.
 - ``error.type`` is ``cancelled``, ``deadline_exceeded``, or the name of the exception's class, which for an exception
@@ -55,7 +55,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 def client_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """Return an interceptor for clients of loops and threads. The default providers are the global ones."""
+    """Return an interceptor for clients of event loops and of threads. The default providers are the global ones."""
     calls = _Calls(trace.SpanKind.CLIENT, "rpc.client.call.duration", "outgoing", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -72,13 +72,13 @@ def client_interceptor(
 def server_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """Return an interceptor for :func:`shmrpc.serve`. The call's span is the current one in the handler."""
+    """Return an interceptor for :func:`shmrpc.serve`. In a handler, the current span is the span of its call."""
     calls = _Calls(trace.SpanKind.SERVER, "rpc.server.call.duration", "incoming", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
     def traced(call: Call) -> Iterator[None]:
         texts = {key: value for key, value in call.metadata.items() if isinstance(value, str)}
-        # A call without a caller's span begins a trace of its own; whatever started the server is not its parent.
+        # A call without a caller's span begins a trace: the span in which the server started is not its parent.
         nowhere = trace.set_span_in_context(trace.INVALID_SPAN)
         with calls.observe(call, propagate.extract(texts, nowhere)) as context:
             token = contexts.attach(context)
@@ -112,7 +112,7 @@ class _Calls:
 
     @contextlib.contextmanager
     def observe(self, call: Call, parent: contexts.Context) -> Iterator[contexts.Context]:
-        """Trace and measure the call that runs inside. Yields the context with the span."""
+        """Trace and measure the call that runs inside. Yields the OpenTelemetry context with the call's span."""
         method = f"{call.service}/{call.endpoint}"
         attributes = {"rpc.system.name": "shmrpc", "rpc.method": method}
         address = {"server.address": call.service}
@@ -139,6 +139,7 @@ class _Calls:
             self._durations.record(elapsed / 1e9, attributes, context)
 
     def _describe_end(self, span: trace.Span, call: Call, outcome: str, error: BaseException | None) -> None:
+        """Add the peer, the outcome and the error of a call that has ended to its span."""
         span.set_attribute("shmrpc.peer.pid", call.pid)  # Not earlier: the call may go to another server.
         span.set_attribute("shmrpc.peer.uid", call.uid)
         if error is None:

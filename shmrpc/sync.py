@@ -1,4 +1,4 @@
-"""Public API for programs without an event loop: everything blocks the calling thread, and threads may share it."""
+"""Public API for programs without an event loop. Waits block the calling thread; threads may share all objects."""
 
 import typing as _typing
 

@@ -115,7 +115,7 @@ class _Exception(_Object):
         return context.extension(OBJECT, [self.name, errors.parts_of(value)])
 
     def make(self, fields: dict[str, Any]) -> Any:
-        return errors.made_of(self.cls, fields)
+        return errors.build_exception(self.cls, fields)
 
 
 class Custom(Entry):

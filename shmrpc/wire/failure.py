@@ -13,6 +13,7 @@ from shmrpc import errors
 from shmrpc.values import registry
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, decode_inline, encode_inline
+from shmrpc.wire.remote_errors import application_error, remote_error
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -314,8 +315,8 @@ def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.Remot
         hint = f"; to catch it as itself, shmrpc.register(its class, name={registered!r}) here too"
     if raised is None and failure.code:
         details = value.get("details", {}) if registered is not None and isinstance(value, dict) else value
-        raised = errors.application_error(failure.code, failure.message, details)
-    return errors.remote_error(
+        raised = application_error(failure.code, failure.message, details)
+    return remote_error(
         failure.message,
         type_name=failure.type_name,
         base=failure.base,

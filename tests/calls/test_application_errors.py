@@ -293,7 +293,7 @@ def test_a_class_is_not_told_of_the_one_that_is_made_of_it() -> None:
 
     from shmrpc import errors
 
-    assert issubclass(errors._joined(Once), Once)
+    assert issubclass(errors.join_remote_error(Once), Once)
     assert made == [Once]
 
 

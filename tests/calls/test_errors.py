@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 import shmrpc
-from shmrpc import errors
+from shmrpc.wire import remote_errors
 from tests.helpers import services
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import ServerProcess
@@ -82,7 +82,7 @@ PLAIN = {
 def test_every_builtin_exception_has_a_remote_one() -> None:
     for name, kind in vars(builtins).items():
         if isinstance(kind, type) and issubclass(kind, Exception):
-            error = errors.remote_error("text", type_name=f"builtins.{name}", base=name, remote_traceback="")
+            error = remote_errors.remote_error("text", type_name=f"builtins.{name}", base=name, remote_traceback="")
             assert isinstance(error, shmrpc.RemoteError), name
             if name not in PLAIN:
                 assert isinstance(error, kind), name
@@ -90,7 +90,7 @@ def test_every_builtin_exception_has_a_remote_one() -> None:
 
 def test_a_peer_cannot_name_a_class_that_is_no_exception() -> None:
     for base in ("eval", "BaseException", "KeyboardInterrupt", "object", "__import__", "nothing", ""):
-        error = errors.remote_error("text", type_name="x", base=base, parts={"args": ["1"]}, remote_traceback="")
+        error = remote_errors.remote_error("text", type_name="x", base=base, parts={"args": ["1"]}, remote_traceback="")
         assert type(error) is shmrpc.RemoteError
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import shmrpc
 from shmrpc import errors
+from shmrpc.wire import remote_errors
 from shmrpc.wire.frames import MAX_MAX_FRAME
 from tests.helpers.server_process import eventually_in_loop
 from tests.helpers.services import service
@@ -146,7 +147,7 @@ async def test_names_of_exceptions_are_not_cached_without_bound() -> None:
     """A server would keep each name of an ABORT for ever, and a client each of a FAILURE."""
     before = count_classes()
     for number in range(2000):
-        error = errors.remote_error("x", type_name="", base=f"Error{number}", remote_traceback="")
+        error = remote_errors.remote_error("x", type_name="", base=f"Error{number}", remote_traceback="")
         assert type(error) is shmrpc.RemoteError
     assert errors._join.cache_info().currsize < 500
     assert count_classes() - before < 500

@@ -57,9 +57,8 @@ def missing_core_error(error: ImportError) -> ImportError:
         )
     if (_HERE.parent / "core" / "Cargo.toml").exists():
         return ImportError(
-            f"{_HERE} is the source of shmrpc, without its native module, and hides any shmrpc that is installed. "
-            "Build it where it is: pip install -e . (or make build, for .venv); or let Python not look here: work in "
-            "another folder, use the command `shmrpc`, or python -P"
+            f"{_HERE} is the source of shmrpc, without its native module. Build it: pip install -e . (or make build); "
+            "or use an installed shmrpc: work in another folder, or call python -P"
         )
     found = ", ".join(sorted(path.name for path in _HERE.glob("_core.*.so"))) or "none"
     return ImportError(

@@ -40,7 +40,7 @@ def describe_argument_errors(
         if keyword in by_name or keyword in placed or Parameter.VAR_KEYWORD in kinds:
             continue
         if keyword in by_place:
-            wrong.append(f"argument {keyword!r} is taken by its place, not by keyword")
+            wrong.append(f"argument {keyword!r} is positional-only: pass it by position")
             missing.pop(keyword, None)
             continue
         free = [each for each in by_name if each not in given]

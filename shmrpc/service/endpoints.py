@@ -62,18 +62,17 @@ class Endpoint:
         if self.run_in == "loop":
             return
         if self.is_coroutine or inspect.isasyncgenfunction(self.function) or self.signature.inputs:
-            raise TypeError(f"{what}: run_in={self.run_in!r} is for a plain def; what awaits runs in the loop")
+            raise TypeError(f"{what}: run_in={self.run_in!r} is for a plain def; an async def runs in the loop")
         if self.run_in == "thread":
             return
         if self.signature.writable:
-            raise TypeError(f"{what}: a Writable parameter is written here; use run_in='loop' or 'thread'")
+            raise TypeError(f"{what}: a Writable parameter needs this process; use run_in='loop' or 'thread'")
         if self.signature.streams:
             raise TypeError(f"{what}: a generator cannot run in another process; use run_in='thread'")
         if inspect.isfunction(self.function) and "<locals>" in self.function.__qualname__:
             raise TypeError(
-                f"{what}: run_in='process' finds the function by its module and its name, and "
-                f"{self.function.__qualname__} is within a function; define it at the top of a module (if a decorator "
-                "made it, let that use functools.wraps), or use run_in='thread'"
+                f"{what}: run_in='process' imports the function by its name, and {self.function.__qualname__} is "
+                "within a function: define it at the top of a module, or use run_in='thread'"
             )
 
     def check_reachable(self) -> None:
@@ -86,9 +85,8 @@ class Endpoint:
             pickle.dumps(self.function)
         except Exception as error:  # Pickling may run arbitrary code.
             raise TypeError(
-                f"endpoint {self.signature.name!r}: run_in='process' finds the function by its module and its name, "
-                f"and that fails: {error}; make the outermost decorator of a function at the top of a module the "
-                "endpoint's (of a method, the object must be one that can be pickled), or use run_in='thread'"
+                f"endpoint {self.signature.name!r}: run_in='process' pickles the function by its name, and that fails: "
+                f"{error}; define it at the top of a module, the endpoint's decorator outermost, or use run_in='thread'"
             ) from None
 
 
@@ -112,7 +110,7 @@ def check_function(service: str, function: Any) -> None:
         )
     if isinstance(function, (classmethod, property, functools.cached_property)):
         raise TypeError(
-            f"{what} a {type(function).__name__}, which is of a class; "
+            f"{what} a {type(function).__name__}, which belongs to a class; "
             "mark methods with @shmrpc.endpoint, and offer those of an object: service.include(MyClass())"
         )
     if not callable(function):

@@ -42,7 +42,7 @@ def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> t
 
 def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
     decorator = "contextlib.contextmanager" if plain else "contextlib.asynccontextmanager"
-    what = f"interceptor {interceptor!r}: expected a function of the call that gives a context manager"
+    what = f"interceptor {interceptor!r}: expected a function of the call that returns a context manager"
     if not callable(interceptor):
         raise TypeError(what)
     if isinstance(interceptor, (contextlib.ContextDecorator, contextlib.AsyncContextDecorator)):

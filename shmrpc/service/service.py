@@ -55,11 +55,14 @@ class Group:
         """Make a function an endpoint, under its own name or ``name``. Returns the function unchanged.
 
         A plain function runs in the server's event loop and blocks it: keep it short, or choose ``run_in="thread"``, or
-        ``run_in="process"`` for computations (which pickles the function and its arguments). ``threads``: number of
-        threads for this endpoint alone, instead of those of its service. An ``async def`` runs in the event loop and
-        may await. A generator, async or plain, streams the items that it yields. A parameter annotated
-        ``AsyncIterator[T]`` takes a stream from the caller. Annotated parameters are validated; others accept all that
-        MessagePack supports. Context variables that a handler sets belong to its call.
+        ``run_in="process"`` for computations. In another process, the arguments are pickled, and the function is
+        imported by its name: decorators must use ``functools.wraps``, and the object of a method must be picklable.
+        ``threads``: number of threads for this endpoint alone, instead of those of its service.
+
+        An ``async def`` runs in the event loop and may await. A generator, async or plain, streams the items that it
+        yields. A parameter annotated ``AsyncIterator[T]`` takes a stream from the caller. Annotated parameters are
+        validated; others accept all that MessagePack supports. Context variables that a handler sets belong to its
+        call.
 
         Clients offer the endpoint as an attribute. If its name is a keyword or that of a client's method, such as
         ``close``, only ``client.call("close")`` reaches it; a UserWarning points it out.
@@ -137,7 +140,7 @@ class Service(Group):
     >>> @calculator.endpoint
     ... def add(a: int, b: int) -> int:
     ...     return a + b
-    >>> add(1, 2)  # The function stays what it was.
+    >>> add(1, 2)  # The function is unchanged.
     3
     """
 
@@ -172,9 +175,7 @@ class Service(Group):
     def check_open(self) -> None:
         """Raise LocalProtocolError while the service is being served, because its clients know its endpoints."""
         if self.servers:
-            raise LocalProtocolError(
-                f"service {self.name!r} is being served, so that its endpoints are fixed: add them before serve()"
-            )
+            raise LocalProtocolError(f"service {self.name!r} is being served: add its endpoints before serve()")
 
 
 def _wrapper_hint(function: Any) -> str:
@@ -195,7 +196,7 @@ def _warn_of_name(name: str) -> None:
 
 def _check_lifespan(service: str, lifespan: Any) -> None:
     """Raise TypeError unless the object is a function that can return an async context manager for a service."""
-    what = f"lifespan of {service!r}: expected a function of the service that gives an async context manager"
+    what = f"lifespan of {service!r}: expected a function of the service that returns an async context manager"
     if not callable(lifespan):
         raise TypeError(f"{what}, got {lifespan!r}")
     if inspect.isasyncgenfunction(lifespan):

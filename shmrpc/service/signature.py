@@ -147,8 +147,8 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return type_hints(function) if hasattr(function, "__annotations__") else {}
     except NameError as error:
         raise TypeError(
-            f"an annotation cannot be resolved: {error}. Types of an endpoint must exist at run time: import them "
-            "outside of `if TYPE_CHECKING`, and not inside a function"
+            f"an annotation cannot be resolved: {error}. Import its types at run time, outside of `if TYPE_CHECKING` "
+            "and of functions"
         ) from None
 
 
@@ -158,8 +158,7 @@ def _inspect_signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
     except (ValueError, TypeError):
         raise TypeError(
-            f"Python does not tell which arguments {function!r} takes; call it in a def of yours, and make that the "
-            "endpoint"
+            f"Python does not know the arguments of {function!r}; call it in a def, and make that the endpoint"
         ) from None
 
 

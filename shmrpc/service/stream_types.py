@@ -97,11 +97,11 @@ def check_result(function: Callable[..., Any], result: Any) -> None:
                 f"{what}, but it has no yield: yield the items, or make it a plain def that returns the iterator"
             )
         if _origin(result) in _AWAITED:
-            raise TypeError(f"{what}: of an async def, declare what awaiting it gives")
+            raise TypeError(f"{what}: of an async def, declare the awaited result")
     elif is_streaming(function, result):
         result = output_item(result)
     elif _origin(result) in _AWAITED:
-        raise TypeError(f"{what}: make it an async def that awaits it, and declare what that gives")
+        raise TypeError(f"{what}: make it an async def that awaits it, and declare the result")
     within = _find_unsendable(result)
     if within is not None:
         raise TypeError(f"{what}: no {_origin(within).__name__} can be within a result or an item of a stream")

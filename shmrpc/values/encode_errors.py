@@ -33,7 +33,7 @@ def unsupported_error(value: Any) -> TypeError:
     """Return the error for a value of a type that cannot be sent."""
     kind = type(value)
     advice, _ = _advise(value)
-    advice = advice or f"shmrpc.register({kind.__name__}, encode, decode) says how they travel"
+    advice = advice or f"register converters: shmrpc.register({kind.__name__}, encode, decode)"
     return TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported; {advice}")
 
 
@@ -49,7 +49,7 @@ def derived_error(value: Any, base: type) -> TypeError:
             advice = f"send {plain}, or shmrpc.register({kind.__name__}, {base.__name__}, {kind.__name__})"
         else:
             register = f"shmrpc.register({kind.__name__}, encode, decode)"
-            advice = f"send {plain}, or {register}" if plain else f"{register} says how they travel"
+            advice = f"send {plain}, or {register}" if plain else f"register converters: {register}"
     return TypeError(f"a {kind.__qualname__} would arrive as a plain {base.__name__}, and is not sent; {advice}")
 
 
@@ -85,9 +85,9 @@ def _advise(value: Any) -> tuple[str, str]:
     if advice is not None:
         return advice, ""
     if isinstance(value, Awaitable):
-        return "await it, and send what that gives", "make the endpoint an async def, and await it there"
+        return "await it, and send the result", "make the endpoint an async def, and await it there"
     if isinstance(value, io.IOBase):  # Before Iterator, which a file is, too.
-        return "read it, and send what was in it", ""
+        return "read it, and send its contents", ""
     if isinstance(value, AsyncIterable):
         return _SEND_A_LIST, "declare the result as AsyncIterator[T], and it streams"
     if isinstance(value, Iterator):
@@ -96,8 +96,8 @@ def _advise(value: Any) -> tuple[str, str]:
         return "send a list of it", ""
     if isinstance(value, _CONTEXT_MANAGERS) and type(value).__module__ == "contextlib":
         return (
-            "enter it, and send what that gives",
-            "enter it in the endpoint, or in the service's lifespan if it is to last",
+            "enter it, and send the value",
+            "enter it in the endpoint, or in the service's lifespan if it must last",
         )
     if hasattr(type(value), "__dlpack__"):
         return f"send numpy.from_dlpack(value), or shmrpc.register({type(value).__name__}, encode, decode)", ""
@@ -106,7 +106,7 @@ def _advise(value: Any) -> tuple[str, str]:
     if isinstance(value, tzinfo):
         return "use datetime.timezone or zoneinfo.ZoneInfo(key)", ""
     if isinstance(value, _NO_VALUES):
-        return "functions, classes and modules do not travel: send a name", ""
+        return "functions, classes and modules cannot be sent: send a name", ""
     return "", ""
 
 

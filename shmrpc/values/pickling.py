@@ -140,8 +140,7 @@ def _read_pickle(payload: Any, context: DecodeContext) -> Any:
     """Load the pickle in a payload. Raises ValueError if the context does not allow pickles."""
     if not context.pickled:
         raise ValueError(
-            "it was pickled; set codec='pickle' on both sides if you trust the other one: "
-            "the sender of a pickle can run any code at its receiver"
+            "it was pickled; set codec='pickle' on both sides if you trust the sender: a pickle can run any code here"
         )
     place, places = payload
     return _loads(context.data(place), [context.data(each) for each in places])

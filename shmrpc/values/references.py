@@ -63,9 +63,8 @@ def _write(value: StoredObject, context: EncodeContext) -> Any:
 def store_not_open(name: str) -> LocalProtocolError:
     """Return the error for an object of a store that this process does not have open."""
     return LocalProtocolError(
-        f"an object of store {name!r} arrived, and this process does not have that open: open it with "
-        f"shmrpc.store({name!r}) or shmrpc.attach({name!r}) first. An argument of a process or a task arrives "
-        f"before it can do so: hand over the name {name!r} instead, and open it there"
+        f"an object of store {name!r} arrived, and this process does not have the store open: first call "
+        f"shmrpc.attach({name!r}); to a task or a process, hand over the name {name!r} instead"
     )
 
 

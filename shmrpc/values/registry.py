@@ -214,7 +214,7 @@ def _create_entry(
         return _NamedTuple(cls, name)
     raise TypeError(
         f"{cls.__qualname__} is not a dataclass, Struct, NamedTuple, Enum or exception: "
-        f"say how it travels with register({cls.__name__}, encode, decode)"
+        f"give converters: register({cls.__name__}, encode, decode)"
     )
 
 

@@ -385,7 +385,7 @@ def test_wrong_declarations_of_streams_are_rejected() -> None:
         service.endpoint(takes)
     with pytest.raises(TypeError, match="a generator cannot run in another process"):
         service.endpoint(run_in="process")(makes)
-    with pytest.raises(TypeError, match="what awaits runs in the loop"):
+    with pytest.raises(TypeError, match="an async def runs in the loop"):
         service.endpoint(run_in="thread")(sends)
 
 

@@ -420,7 +420,9 @@ class Box:
 @pytest.mark.parametrize("key", [Box(), (1, Box())], ids=["box", "tuple"])
 def test_a_key_that_cannot_be_sent(key: Any) -> None:
     for codec in (FAST, REFERENCE):
-        with pytest.raises(TypeError, match=r"type Box is unsupported; shmrpc\.register\(Box, encode, decode\)"):
+        with pytest.raises(
+            TypeError, match=r"type Box is unsupported; register converters: shmrpc\.register\(Box, encode, decode\)"
+        ):
             codec.encode({key: 1})
 
 

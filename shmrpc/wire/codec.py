@@ -10,15 +10,12 @@ not registered travel as msgspec encodes them: as a map, and as the value of the
 
 from __future__ import annotations
 
-import datetime
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-import msgpack
 import msgspec
-from msgspec.msgpack import Ext
 
 from shmrpc import _core
 from shmrpc.values import registry
@@ -26,13 +23,13 @@ from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE, LARGE_ARRAY
 from shmrpc.values.convert import DeclaredTypes, dec_hook
 from shmrpc.values.decode_context import UNREADABLE, DecodeContext, Unpack
-from shmrpc.values.encode import NotPlain, ValueEncoder, enc_hook
-from shmrpc.values.encode_context import ExtKey
+from shmrpc.values.encode import ValueEncoder, enc_hook
 from shmrpc.values.error_text import translate_error
 from shmrpc.values.expected import expected
 from shmrpc.values.foreign_arrays import ForeignDecodeContext, NeedsDeclaredType, UndeclaredArray, require_converted
 from shmrpc.values.identity_encoder import IdentityEncoder
 from shmrpc.values.pickling import PICKLE, read_lazily
+from shmrpc.wire import reference_package
 
 __all__ = [
     "BODIES",
@@ -279,7 +276,9 @@ class _Msgspec(Codec):
 
 class _Msgpack(Codec):
     def __init__(self, *, structural: bool = True) -> None:
-        super().__init__(_pack, _unpack, pickled=False, reference=True, structural=structural)
+        super().__init__(
+            reference_package.pack, reference_package.unpack, pickled=False, reference=True, structural=structural
+        )
 
     def quick_decoder(self, kind: Any) -> Callable[[Body], Any]:
         return self.decoder(kind)
@@ -302,61 +301,6 @@ class _Msgpack(Codec):
             return self._decode_foreign(body, convert)
 
         return decode
-
-
-#: Types that the reference package encodes without a conversion.
-_NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
-
-
-def _pack(value: Any) -> bytes:
-    """Encode a plain value with the reference package."""
-    plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=enc_hook)
-    return msgpack.packb(plain, default=_plain)  # type: ignore[no-any-return]
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value for the reference package as msgspec does: a datetime to a timestamp, without a zone to text."""
-    if isinstance(value, datetime.datetime):
-        if value.tzinfo is None:
-            return value.isoformat()
-        return msgpack.Timestamp.from_datetime(value.astimezone(datetime.UTC))
-    if isinstance(value, ExtKey):
-        value = value.ext
-    if isinstance(value, Ext):
-        return msgpack.ExtType(value.code, bytes(value.data))
-    raise NotPlain(f"Encoding objects of type {type(value).__qualname__} is unsupported")
-
-
-def _unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
-    """Decode a body with the reference package. Raises one of UNREADABLE if it is invalid."""
-    # The default limits of the package are meant for streams; here the length of the frame is the limit.
-    limit = max(len(body), 1)
-    try:
-        return msgpack.unpackb(
-            body,
-            strict_map_key=False,
-            timestamp=3,
-            max_str_len=limit,
-            max_bin_len=limit,
-            max_array_len=limit,
-            max_map_len=limit,
-            max_ext_len=limit,
-            object_pairs_hook=_build_map,
-            ext_hook=ext_hook,
-        )
-    except UNREADABLE:
-        raise
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        raise msgspec.DecodeError(f"MessagePack data is malformed: {str(error) or type(error).__name__}") from None
-
-
-def _build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Build a map as msgspec does: an array that is a key becomes a tuple."""
-    return {_build_key(key): value for key, value in pairs}
-
-
-def _build_key(key: Any) -> Any:
-    return tuple(map(_build_key, key)) if isinstance(key, list) else key
 
 
 @functools.cache

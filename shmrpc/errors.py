@@ -50,8 +50,9 @@ import functools
 import queue
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
+
+from shmrpc.exception_parts import build_exception, parts_of
 
 __all__ = [
     "KNOWN_CLASSES",
@@ -93,15 +94,9 @@ __all__ = [
     "WaitTimeout",
     "WorkerDied",
     "base_of",
-    "build_exception",
-    "class_name",
     "join_remote_error",
-    "known_parts",
     "own_class",
-    "parts_of",
 ]
-
-_E = TypeVar("_E", bound=BaseException)
 
 
 class ShmrpcError(Exception):
@@ -387,11 +382,6 @@ class CallStopped(CallError):
     """Error of a call that another thread ended by ``client.stop()``. If its handler had begun, it is cancelled."""
 
 
-def class_name(kind: type) -> str:
-    """Return the qualified name of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 #: Errors about the state of a service, not about a mistake in the calling program: a caller two hops away reacts to
 #: them, too. All other errors of shmrpc concern a handler and the service that it calls.
 _CONDITIONS: Final[tuple[type[ShmrpcError], ...]] = (ConnectionLost, DeadlineExceeded, Overloaded, ServiceUnavailable)
@@ -420,6 +410,7 @@ def join_remote_error(kind: type[Exception]) -> type[RemoteError]:
 
 @functools.cache
 def _join(kind: type[Exception]) -> type[RemoteError]:
+    """Create the class that :func:`join_remote_error` returns."""
     ours = kind in KNOWN_CLASSES.values()
     names = {
         "__module__": __name__ if ours else kind.__module__,
@@ -434,66 +425,6 @@ def _join(kind: type[Exception]) -> type[RemoteError]:
         return types.new_class(name, (RemoteError, kind), exec_body=lambda namespace: namespace.update(names))
     except TypeError:  # The layouts cannot be combined, or a metaclass refuses.
         return RemoteError
-
-
-#: Attributes, with text, that builtin exceptions have besides their arguments.
-_ATTRIBUTES: Final[dict[type[BaseException], tuple[str, ...]]] = {
-    ImportError: ("name", "path"),
-    NameError: ("name",),
-    AttributeError: ("name",),
-}
-#: Attributes that describe the journey of a RemoteError, not the exception.
-_JOURNEY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", "_unread", "_came_with"})
-
-
-def _attribute_names(kind: type) -> Iterator[str]:
-    """Yield the names of the attributes that instances of an exception keep outside of ``__dict__``."""
-    for each in kind.__mro__:
-        yield from _ATTRIBUTES.get(each, ())
-        slots = vars(each).get("__slots__", ())
-        yield from (slots,) if isinstance(slots, str) else slots
-
-
-def known_parts(kind: type[BaseException]) -> frozenset[str]:
-    """Return the names that :func:`parts_of` gives for instances of a class that both sides know."""
-    return frozenset(("args", *_attribute_names(kind)))
-
-
-def parts_of(error: BaseException) -> dict[str, Any]:
-    """Return the contents of an exception by name: ``args``, as its builtin base class takes them, and attributes."""
-    kind = type(error)
-    # OSError gives the file's name here, and not among its args.
-    parts: dict[str, Any] = {"args": list(_builtin_base(kind).__reduce__(error)[1])}
-    for name in _attribute_names(kind):
-        value = getattr(error, name, None)
-        if not name.startswith("__") and value is not None:
-            parts[name] = value
-    state = {n: v for n, v in vars(error).items() if not (n.startswith("__") or n in _JOURNEY)}
-    return {**state, **parts}
-
-
-def build_exception(kind: type[_E], parts: dict[str, Any]) -> _E:
-    """Return an exception of this class with the contents that :func:`parts_of` gave.
-
-    Its own ``__init__`` is not called. Raises the errors of the builtin base class's constructor.
-    """
-    builtin, laid_out, args = _builtin_base(kind), kind, parts["args"]
-    while laid_out.__module__ != "builtins":
-        laid_out = laid_out.__base__  # type: ignore[assignment]
-    made = laid_out.__new__(kind, *args)
-    builtin.__init__(made, *args)
-    apart = frozenset(_attribute_names(kind))
-    for name, value in parts.items():
-        if name in apart:
-            object.__setattr__(made, name, value)
-        elif name != "args" and not name.startswith("__"):
-            vars(made)[name] = value
-    return made
-
-
-def _builtin_base(kind: type[BaseException]) -> Any:
-    """Return the nearest base class that is a builtin exception."""
-    return next(c for c in kind.__mro__ if c.__module__ == "builtins")
 
 
 def _unpickle(kind: type[Exception], joined: bool, parts: dict[str, Any]) -> BaseException:

@@ -7,7 +7,8 @@ import contextlib
 import logging
 from typing import Final
 
-from shmrpc.errors import ApplicationError, InvalidArguments, class_name
+from shmrpc.errors import ApplicationError, InvalidArguments
+from shmrpc.exception_parts import class_name
 from shmrpc.values import registry
 from shmrpc.wire.failure import CallRejected, traceback_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from shmrpc.errors import ApplicationError, DeadlineExceeded, RemoteError, class_name
+from shmrpc.errors import ApplicationError, DeadlineExceeded, RemoteError
+from shmrpc.exception_parts import class_name
 from shmrpc.service.call import Call
 from shmrpc.wire.failure import CallRejected, describe_failure, failure_error
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.msgpack import Ext
 
-from shmrpc import errors
+from shmrpc import errors, exception_parts
 from shmrpc.basics.signals import is_from_signal_handler
 from shmrpc.values.decode_context import DecodeContext
 from shmrpc.values.encode_context import EncodeContext
@@ -112,10 +112,10 @@ class _NamedTuple(_Object):
 
 class _Exception(_Object):
     def write(self, value: Any, context: EncodeContext) -> Ext:
-        return context.extension(OBJECT, [self.name, errors.parts_of(value)])
+        return context.extension(OBJECT, [self.name, exception_parts.parts_of(value)])
 
     def make(self, fields: dict[str, Any]) -> Any:
-        return errors.build_exception(self.cls, fields)
+        return exception_parts.build_exception(self.cls, fields)
 
 
 class Custom(Entry):

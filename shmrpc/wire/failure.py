@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from shmrpc import errors
+from shmrpc import errors, exception_parts
 from shmrpc.values import registry
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire.codec import UNREADABLE, Body, decode_inline, encode_inline
@@ -147,7 +147,9 @@ def _describe_one(error: BaseException) -> Failure:
     if isinstance(error, CallRejected):
         return Failure(error.kind, _shorten(str(error)))
     failure = Failure("raised", _shorten(_message_of(error)))
-    failure.type_name = (isinstance(error, errors.RemoteError) and error.type_name) or errors.class_name(type(error))
+    failure.type_name = (isinstance(error, errors.RemoteError) and error.type_name) or exception_parts.class_name(
+        type(error)
+    )
     failure.base = errors.base_of(type(error)).__name__
     if isinstance(error, errors.ApplicationError):
         failure.code, failure.message = _shorten(error.code), _shorten(error.message)
@@ -167,7 +169,7 @@ def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
         try:
             return encode_inline(error), ""
         except Exception as second:
-            remark = f"\n{errors.class_name(kind)} is registered, but this one cannot be sent: {second}\n"
+            remark = f"\n{exception_parts.class_name(kind)} is registered, but this one cannot be sent: {second}\n"
             return None, remark
     if isinstance(error, errors.ApplicationError):
         return _encode_details(getattr(error, "details", {}))
@@ -175,8 +177,10 @@ def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
     if base in (Exception, BaseException, ExceptionGroup, BaseExceptionGroup) or kind.__str__ is not base.__str__:
         return None, ""  # The other side could not rebuild the message from the arguments.
     try:
-        known = errors.known_parts(base)
-        return encode_inline({name: part for name, part in errors.parts_of(error).items() if name in known}), ""
+        known = exception_parts.known_parts(base)
+        return encode_inline(
+            {name: part for name, part in exception_parts.parts_of(error).items() if name in known}
+        ), ""
     except Exception:  # The failure has the message at least.
         return None, ""
 
@@ -218,7 +222,7 @@ def traceback_of(error: BaseException) -> str:
         return _shorten("".join(traceback.format_exception(error)))
     except Exception as second:  # For example for a SyntaxError with unusual arguments.
         frames = "".join(traceback.format_tb(error.__traceback__))
-        name = errors.class_name(type(error))
+        name = exception_parts.class_name(type(error))
         return _shorten(f"{frames}{name} <to format it raised {type(second).__name__}>\n")
 
 

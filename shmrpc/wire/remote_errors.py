@@ -9,12 +9,10 @@ from shmrpc.errors import (
     KNOWN_CLASSES,
     ApplicationError,
     RemoteError,
-    build_exception,
-    class_name,
     join_remote_error,
     own_class,
-    parts_of,
 )
+from shmrpc.exception_parts import build_exception, class_name, parts_of
 
 __all__ = ["application_error", "remote_error"]
 

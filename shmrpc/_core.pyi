@@ -689,7 +689,7 @@ def open_segment(name: str, /) -> tuple[Descriptor, int]:
 def watch_for_names(directories: list[str], /) -> Descriptor:
     """Watch directories for new shared objects.
 
-    Returns a descriptor that is readable once an object may have appeared; then check, and watch anew. Raises OSError
+    Returns a descriptor that is readable once an object may have appeared; check then, and watch again. Raises OSError
     if the system refuses.
     """
 
@@ -845,7 +845,7 @@ class LoopWaiter:
         """Withdraw the announcement, because the loop is awake and about to check."""
 
     def cancel(self) -> None:
-        """End the wait. Passes on a wake-up that came meanwhile."""
+        """End the wait. Passes on a wake-up that has arrived in the meantime."""
 
     def close(self) -> None:
         """Free the slot. Idempotent."""

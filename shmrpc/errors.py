@@ -125,7 +125,7 @@ class ServiceInUse(ShmrpcError):
 
 
 class SharedMemoryError(ShmrpcError, OSError):
-    """Error of an operation for which shared memory, a descriptor or address space is missing; ``errno`` says which.
+    """Error of an operation for which shared memory, a descriptor or address space is missing. ``errno`` is the reason.
 
     If this process has no room to map a result, only that call fails.
     """

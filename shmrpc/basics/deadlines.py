@@ -1,4 +1,4 @@
-"""One timer for all deadlines of a loop, armed lazily: most calls end long before their deadline."""
+"""One timer for all deadlines of a loop, which is set lazily, because most calls end long before their deadline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _K = TypeVar("_K")
 class Deadlines(Generic[_K]):
     """Set of keys with deadlines, which calls ``expire(key)`` at a key's deadline unless the key was discarded.
 
-    Deadlines are nanoseconds of the host's clock. Adding and discarding cost one operation on a dict each; the timer is
-    armed anew only for a deadline that is nearer than all before it.
+    Deadlines are nanoseconds of the host's clock. Adding and discarding cost one operation on a dict each. The timer is
+    set again only for a deadline that is earlier than all others.
     """
 
     def __init__(self, expire: Callable[[_K], None]) -> None:

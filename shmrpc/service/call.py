@@ -150,7 +150,7 @@ def find_call() -> Call | None:
 
 
 def current_call() -> Call:
-    """Return the call that this code handles: in an endpoint, in what it awaits, and in tasks that it starts.
+    """Return the call that this code handles: in an endpoint, in coroutines that it awaits and in tasks that it starts.
 
     In a plain ``def`` it is available while the function itself runs. Raises LocalProtocolError outside of a handler,
     and in a handler that runs in another process (``run_in="process"``).

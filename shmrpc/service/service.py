@@ -57,7 +57,7 @@ class Group:
         A plain function runs in the server's event loop and blocks it: keep it short, or choose ``run_in="thread"``, or
         ``run_in="process"`` for computations. In another process, the arguments are pickled, and the function is
         imported by its name: decorators must use ``functools.wraps``, and the object of a method must be picklable.
-        ``threads``: number of threads for this endpoint alone, instead of those of its service.
+        ``threads``: number of threads for this endpoint alone, instead of the service's threads.
 
         An ``async def`` runs in the event loop and may await. A generator, async or plain, streams the items that it
         yields. A parameter annotated ``AsyncIterator[T]`` takes a stream from the caller. Annotated parameters are

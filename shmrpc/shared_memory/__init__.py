@@ -1,1 +1,1 @@
-"""Memory whose bytes many processes read and write, with a lock of its own."""
+"""Memory that many processes read and write, with a lock."""

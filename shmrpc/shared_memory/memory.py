@@ -1,4 +1,4 @@
-"""Memory: bytes that all processes see, with a lock of its own."""
+"""Memory: bytes that many processes read and write, with a lock."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MAX_CACHED: Final = 4096
 
 
 class _StandIn(type):
-    """Stand-in for a type that msgspec does not support, by whose ``take`` :func:`dec_hook` converts values."""
+    """Stand-in for a type that msgspec does not support. :func:`dec_hook` converts values by its ``take``."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return True

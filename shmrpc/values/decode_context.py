@@ -80,7 +80,7 @@ class DecodeContext:
 
     def _nested_hook(self) -> Callable[[int, Any], Any]:
         """Return the hook for extensions within these. Raises DecodeError beyond the largest depth."""
-        # The innermost extension may contain no others, as a large int; the encoder does not count such a one.
+        # The encoder does not count an innermost extension that contains no others, such as a large int.
         if self._depth > MAX_DEPTH:
             raise msgspec.DecodeError(f"more than {MAX_DEPTH} extensions in each other")
         depth, owns = self._depth + 1, self.owns

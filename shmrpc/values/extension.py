@@ -23,7 +23,7 @@ class Extension(msgspec.Struct, frozen=True):
     payload: str
     #: Decodes the value from its payload.
     read: Reader
-    #: Writers by class; the first class that fits is used. A name such as ``numpy.ndarray`` stands for a class that is
+    #: Writers by class; the first class that fits is used. A name such as ``numpy.ndarray`` means a class that is
     #: looked up once the program has imported its module.
     writers: Mapping[type | str, Writer] = {}
     #: Returns True for a class derived from one of ``writers`` whose instances arrive as instances of it. Instances of

@@ -14,7 +14,7 @@ STORED: Final = 36
 
 
 class StoredObject:
-    """Base class of objects that lie in a store."""
+    """Base class of objects whose contents are in a store."""
 
     __slots__ = ()
 

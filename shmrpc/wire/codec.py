@@ -217,7 +217,7 @@ class Codec(ABC):
         return value
 
 
-#: Stands for a value that was not decoded.
+#: Placeholder for a value that was not decoded.
 _UNREAD: Final = object()
 
 

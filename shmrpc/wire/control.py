@@ -9,7 +9,7 @@ hello      client  the version and the limits of the client
 welcome    server  the segment; carries a doorbell, and a socket for extents
 confirm    client  the client has mapped the segment; calls may follow at once
 refuse     server  the reason of a refusal; the server closes the socket next
-goaway     server  the server is stopping: it takes no new calls, and answers those in flight
+goaway     server  the server is stopping: it begins no new calls, and answers the calls in flight
 goodbye    both    the reason for closing the connection; the sender closes the socket next
 status     client  in the place of hello: a request for a report
 report     server  the state of the server
@@ -107,7 +107,7 @@ class Refuse(msgspec.Struct, tag="refuse"):
 
 
 class GoAway(msgspec.Struct, tag="goaway"):
-    """Notice that the server is stopping: it begins no new calls, and answers those in flight."""
+    """Notice that the server is stopping: it begins no new calls, and answers the calls in flight."""
 
 
 class Goodbye(msgspec.Struct, tag="goodbye"):

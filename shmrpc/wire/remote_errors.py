@@ -36,7 +36,7 @@ def remote_error(
 
     ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that both
     sides know, and ``parts`` are its contents for that class, see :func:`parts_of`. ``unread`` is encoded contents that
-    could not be read here. ``hint`` is added to the note that names the class. ``exceptions`` are those of a group.
+    could not be read here. ``hint`` is added to the note that names the class. ``exceptions`` are a group's.
     """
     error = _also_remote(raised) if raised is not None else None
     if error is None and exceptions and base in _GROUPS:

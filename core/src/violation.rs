@@ -11,7 +11,7 @@ pub enum Violation {
     Misaligned { index: u64, unit: usize },
     #[error("ring index {index} is not between {low} and {high}")]
     OutOfRange { index: u64, low: u64, high: u64 },
-    #[error("a ring of {used} bytes grows to {to} bytes; it may up to {most}")]
+    #[error("a ring of {used} bytes cannot grow to {to}: its limit is {most} bytes")]
     Growth { used: u64, to: u64, most: u64 },
     #[error("frame of {len} bytes is over the limit of {max} bytes")]
     Oversize { len: u64, max: u64 },
@@ -20,7 +20,7 @@ pub enum Violation {
     #[error("extent {number} is unknown, or cannot be mapped")]
     Extent { number: u32 },
     /// The peer has no loan of the block, or the block is not in its extent.
-    #[error("there is no lease of block {offset} of extent {extent}")]
+    #[error("there is no loan of block {offset} of extent {extent}")]
     Block { extent: u32, offset: u64 },
     #[error("block {offset} of extent {extent} does not begin at a multiple of {granule}")]
     Unaligned {
@@ -30,16 +30,22 @@ pub enum Violation {
     },
     #[error("extents of {size} bytes together are over the limit of {limit} bytes")]
     Memory { size: u64, limit: u64 },
-    #[error("the peer has cut off the memory of the connection")]
+    #[error("the peer has truncated the memory of the connection")]
     CutOff,
     #[error("a message about extents is malformed")]
     ExtentUpdate,
-    #[error("a RELEASE of {len} bytes; it has {expected}")]
+    #[error("a RELEASE has {len} bytes instead of {expected}")]
     Release { len: usize, expected: usize },
     /// `error`, here and below, is the `errno` of the failed system call of this process.
-    #[error("the process to receive it cannot map the {size} bytes of extent {number} that it lies in: {}", limit_of(*error))]
+    #[error(
+        "the process to receive it cannot map the {size} bytes of extent {number} that it lies in: {}",
+        limit_of(*error)
+    )]
     Unmapped { number: u32, size: u64, error: i32 },
-    #[error("the process to receive it cannot take the descriptor of extent {number} that it lies in: {}", limit_of(*error))]
+    #[error(
+        "the process to receive it cannot take the descriptor of extent {number} that it lies in: {}",
+        limit_of(*error)
+    )]
     DescriptorRefused { number: u32, error: i32 },
     #[error(
         "the process to receive it has no memory for the {len} bytes of its frame; raise its limit (ulimit -v, or that \
@@ -66,22 +72,17 @@ impl Violation {
 fn limit_of(error: i32) -> String {
     let known = match error {
         libc::EMFILE => {
-            "it has as many files open as it may (RLIMIT_NOFILE); raise that (ulimit -n, or LimitNOFILE= of a service of \
-             systemd)"
+            "its open files are at their limit (RLIMIT_NOFILE); raise it (ulimit -n, or LimitNOFILE= of its service)"
         }
         libc::ENFILE => {
-            "its host has as many files open as it allows; raise that (sysctl fs.file-max)"
+            "the open files of its host are at their limit; raise it (sysctl fs.file-max)"
         }
         libc::ENOMEM => {
-            "it has as much address space or as many mappings as it may; raise that (ulimit -v, or sysctl \
-             vm.max_map_count)"
+            "its address space or its mappings are at their limit; raise it (ulimit -v, or sysctl vm.max_map_count)"
         }
-        libc::EAGAIN => {
-            "it has as much locked memory as it may (RLIMIT_MEMLOCK); raise that (ulimit -l)"
-        }
+        libc::EAGAIN => "its locked memory is at its limit (RLIMIT_MEMLOCK); raise it (ulimit -l)",
         libc::EACCES => {
-            "its system does not allow it; look at what confines it (SELinux, AppArmor), or try again if it is at its \
-             limit of open files (ulimit -n)"
+            "its system forbids it; check its confinement (SELinux, AppArmor) and its limit of open files (ulimit -n)"
         }
         other => return std::io::Error::from_raw_os_error(other).to_string(),
     };

@@ -61,7 +61,7 @@ TABLE: Final = "the table of a parcel is malformed"
 NEWS: Final = "a message about extents is malformed"
 EXTENT: Final = "extent 0 is unknown, or cannot be mapped"
 MEMORY: Final = "bytes together are over the limit of"
-BLOCK: Final = "there is no lease of block"
+BLOCK: Final = "there is no loan of block"
 UNALIGNED: Final = "does not begin at a multiple of"
 #: The body of a good request.
 ARGUMENTS: Final = b"\x92\x01\x02"
@@ -242,10 +242,10 @@ PACKETS: dict[str, tuple[Attack, str]] = {
 RELEASES: dict[str, tuple[bytes, str]] = {
     "what was never lent": (release(0, 0), BLOCK),
     "what cannot be": (release((1 << 32) - 1, HUGE), BLOCK),
-    "nothing": (b"", "a RELEASE of 0 bytes; it has 16"),
-    "15 bytes": (release(0, 0)[:15], "a RELEASE of 15 bytes; it has 16"),
-    "17 bytes": (release(0, 0) + b"\0", "a RELEASE of 17 bytes; it has 16"),
-    "20,000 bytes": (bytes(20_000), "a RELEASE of 20000 bytes; it has 16"),
+    "nothing": (b"", "a RELEASE has 0 bytes instead of 16"),
+    "15 bytes": (release(0, 0)[:15], "a RELEASE has 15 bytes instead of 16"),
+    "17 bytes": (release(0, 0) + b"\0", "a RELEASE has 17 bytes instead of 16"),
+    "20,000 bytes": (bytes(20_000), "a RELEASE has 20000 bytes instead of 16"),
 }
 ATTACKS = [
     *(pytest.param(says(payload), TABLE, id=f"table: {name}") for name, payload in TABLES.items()),
@@ -506,7 +506,7 @@ async def test_a_bad_table_for_no_call_is_a_fault_too(runtime: Path, blocking: b
 async def test_another_server_of_the_same_client_is_not_harmed(runtime: Path) -> None:
     with babbling(runtime, lambda babbler, call_id: babbler.send(RELEASE, 0, b"")):
         async with shmrpc.serve(flows), shmrpc.connect("tested.flows") as good, connected(blocking=False) as client:
-            with pytest.raises(shmrpc.RemoteProtocolError, match="a RELEASE of 0 bytes"):
+            with pytest.raises(shmrpc.RemoteProtocolError, match="a RELEASE has 0 bytes"):
                 await client.call("add", 1, 2)
             assert await good.add(1, 2) == 3
 

@@ -76,4 +76,4 @@ def test_a_fault_is_no_frame_that_a_client_can_send() -> None:
         client.send(frames.RESULT | 0xFF, 0, b"no RELEASE")
         key, opcode, call_id, error = poller.next() or pytest.fail("nothing is reported")
         assert (key, opcode, call_id) == ("key", frames.PEER_FAULT, 0)
-        assert isinstance(error, _core.ChannelError) and str(error) == "a RELEASE of 10 bytes; it has 16"
+        assert isinstance(error, _core.ChannelError) and str(error) == "a RELEASE has 10 bytes instead of 16"

@@ -5,7 +5,7 @@
 //! * [`undo_log`] stores the old values of the words that the holder has changed. If the holder dies within a
 //!   transaction, the next holder restores them. Readers take no lock.
 //! * [`redo_log`] stores the new values instead; the next holder writes them again.
-//! * `seqlock.rs` joins the lock to a sequence number, by which readers detect concurrent changes.
+//! * `seqlock` joins the lock to a sequence number, by which readers detect concurrent changes.
 //! * [`backing_file`] is the file behind the memory: it gets pages when they are needed and returns them when they are
 //!   free. Nothing is moved.
 //! * [`allocator`] hands out blocks of any size. Its metadata lie in the shared memory and change only within

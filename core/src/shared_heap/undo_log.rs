@@ -1,6 +1,6 @@
 //! Transactions that survive a crash by an undo log: all of their changes happen, or none.
 //!
-//! The log is a seqlock (`seqlock.rs`) of 4096 bytes, with 251 entries of old values.
+//! The log is a seqlock (`seqlock`) of 4096 bytes, with 251 entries of old values.
 //!
 //! A change writes an entry, then the count, then the word. Storing count 0 ends the transaction. A member that takes
 //! the lock and finds a count restores the old values, the last one first. Restoring is idempotent, so a member that

@@ -22,7 +22,7 @@ from tests.helpers.wire_client import CALL, ON_SEMAPHORE, READER_WAITS, WireClie
 from tests.reliability import figures
 from tests.reliability.hostile.hostile_peers import Polite, Watched, served
 
-TRUNCATED = "the peer has cut off the memory of the connection"
+TRUNCATED = "the peer has truncated the memory of the connection"
 
 
 class Truncator(WireClient):

@@ -11,12 +11,13 @@ use crate::crash;
 use crate::memory::bytes;
 use crate::memory::copier::Copier;
 use crate::memory::mapping::{MappedRange, WRITABLE};
+use crate::memory::sealed;
 use crate::memory::view::{Mode, View};
 use crate::os::{check_syscall, fallocate, fstat};
 use crate::own_fd::OwnFd;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -79,27 +80,17 @@ impl Extent {
     /// A machine without enough memory does not always refuse: unless shared memory has a limit of its own, the kernel
     /// may kill a process instead. The limit to rely on is that of the arena.
     pub fn create(number: u32, size: usize) -> io::Result<Extent> {
-        let length = libc::off_t::try_from(size).unwrap_or(0);
-        if length == 0 {
+        if size == 0 || libc::off_t::try_from(size).is_err() {
             return Err(invalid(format!("an extent cannot have {size} bytes")));
         }
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a valid C string.
-        let made =
-            |flags| check_syscall(unsafe { libc::memfd_create(c"shmrpc-extent".as_ptr(), flags) });
-        // Some hosts require the flag against execution; older kernels do not know it.
-        let fd = made(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| made(flags))?;
-        // SAFETY: the new descriptor is owned here alone.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: the descriptor is open; no memory is involved.
-        check_syscall(unsafe { libc::ftruncate(fd, length) })?;
+        let file = sealed::create(c"shmrpc-extent", size as u64)?;
         for start in (0..size).step_by(STRIDE) {
             let length = STRIDE.min(size - start);
             fallocate(file.as_fd(), 0, start as u64, length as u64)?;
         }
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         // SAFETY: the descriptor is open; no memory is involved.
-        check_syscall(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) })?;
+        check_syscall(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
         crash::point!(ExtentSealed);
         let span = MappedRange::new(file.as_fd(), 0, size, WRITABLE, POPULATED)?;
         Ok(Extent {

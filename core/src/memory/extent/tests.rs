@@ -2,6 +2,7 @@ use super::*;
 use crate::os::{fstat, retry_interrupted};
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 pub(crate) const SIZE: usize = 1 << 16;

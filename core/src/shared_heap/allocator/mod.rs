@@ -14,7 +14,7 @@
 //!         128  slabs      64 u64    the lists of slabs with free blocks, by class: a page plus one
 //!   8192  heads     512 x u64       the lists of free runs: a page plus one
 //!  12288  table     4096 x 16       unfinished allocations: see `unfinished_allocs.rs`
-//!  77824  map       16 for each page, from the next whole page on: see `pages.rs`
+//!  77824  map       16 for each page, from the next whole page on: see `pages`
 //!         pages     from the next whole page on
 //! ```
 //!

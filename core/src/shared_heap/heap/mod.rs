@@ -3,8 +3,8 @@
 //! Offsets in bytes from its beginning, a multiple of [`PAGE`]:
 //!
 //! ```text
-//!   0  metadata  see `allocator.rs`
-//!      map       16 for each page, from the next whole page on: see `pages.rs`
+//!   0  metadata  see `allocator`
+//!      map       16 for each page, from the next whole page on: see `pages`
 //!      pages     from the next whole page on
 //! ```
 //!
@@ -276,11 +276,7 @@ impl Heap {
         self.blocks.forget_backing();
         self.blocks.back_map(frontier)?;
         while page < frontier {
-            let entry = pages.entry(t, page)?;
-            let len = match entry.kind {
-                Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
-                _ => entry.len.clamp(1, frontier - page),
-            };
+            let (entry, len) = pages.entry_and_len(t, page, frontier)?;
             if matches!(entry.kind, Kind::Spare | Kind::Block | Kind::Slab) {
                 let asked = len * PAGE;
                 let fetched = backing_file.allocate(pages.offset(page), asked);

@@ -34,18 +34,10 @@ impl Heap {
         t: &mut Writer<'_, W, M>,
         is_left: impl Fn(u64) -> bool,
     ) -> Result<(), HeapError> {
-        let Blocks {
-            pages,
-            backing_file,
-            ..
-        } = &self.blocks;
+        let pages = &self.blocks.pages;
         let (mut page, frontier) = (0, pages.frontier(t)?);
         while page < frontier {
-            let entry = pages.entry(t, page)?;
-            let len = match entry.kind {
-                Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
-                _ => entry.len.clamp(1, frontier - page),
-            };
+            let (entry, len) = pages.entry_and_len(t, page, frontier)?;
             match entry.kind {
                 Kind::Spare | Kind::Bare => self.scrub_pages(t, page, len, &is_left)?,
                 Kind::Slab => {
@@ -61,15 +53,13 @@ impl Heap {
         }
         // The pages beyond are punched by `repair`, unless the file is sealed.
         if self.is_sealed {
-            let end = pages.offset(pages.count);
-            let parts = backing_file.written(pages.offset(frontier), end);
-            let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
-            scrub_parts(t, &parts, &is_left)?;
+            self.scrub_pages(t, frontier, pages.count - frontier, &is_left)?;
         }
         Ok(())
     }
 
-    /// Zeroes such words in `len` free pages. Skips unbacked pages, because reading would back them.
+    /// Zeroes the words in `len` free pages, at each offset at which a block may begin, for which `is_left` returns
+    /// true. Skips unbacked pages, because reading would back them.
     fn scrub_pages<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -83,8 +73,14 @@ impl Heap {
             ..
         } = &self.blocks;
         let parts = backing_file.written(pages.offset(page), pages.offset(page + len));
-        let parts = parts.map_err(|error| HeapError::System { asked: 0, error })?;
-        scrub_parts(t, &parts, is_left)
+        for (start, end) in parts.map_err(|error| HeapError::System { asked: 0, error })? {
+            for at in (start..end).step_by(16) {
+                if is_left(t.get(at)?) {
+                    t.init(at, 0)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns to the system all pages that the metadata do not list as backed.
@@ -101,23 +97,14 @@ impl Heap {
         let refused = |error| HeapError::System { asked: 0, error };
         let (mut page, frontier) = (0, pages.frontier(t)?);
         while page < frontier {
-            let entry = pages.entry(t, page)?;
-            let len = match entry.kind {
-                Kind::Inner | Kind::Tail => 1,
-                _ => entry.len.max(1),
-            };
+            let (entry, len) = pages.entry_and_len(t, page, frontier)?;
             if entry.kind == Kind::Bare {
-                let len = len.min(frontier - page) * PAGE;
                 backing_file
-                    .punch(pages.offset(page), len)
+                    .punch(pages.offset(page), len * PAGE)
                     .map_err(refused)?;
                 crash::point!(RepairPunched);
             }
-            page += if entry.kind == Kind::SlabInner {
-                1
-            } else {
-                len
-            };
+            page += len;
         }
         let rest = (pages.count - frontier) * PAGE;
         if rest > 0 {
@@ -128,20 +115,4 @@ impl Heap {
         }
         Ok(())
     }
-}
-
-/// Zeroes the words for which `is_left` returns true at each offset of these ranges at which a block may begin.
-fn scrub_parts<W: Words, M: Members>(
-    t: &mut Writer<'_, W, M>,
-    parts: &[(u64, u64)],
-    is_left: &impl Fn(u64) -> bool,
-) -> Result<(), HeapError> {
-    for &(start, end) in parts {
-        for at in (start..end).step_by(16) {
-            if is_left(t.get(at)?) {
-                t.init(at, 0)?;
-            }
-        }
-    }
-    Ok(())
 }

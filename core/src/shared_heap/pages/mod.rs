@@ -209,6 +209,21 @@ impl Pages {
         PageEntry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
     }
 
+    /// Returns the entry of a page below `frontier`, and the number of pages that it describes, at least one.
+    pub(in crate::shared_heap) fn entry_and_len(
+        &self,
+        t: &impl ReadWords,
+        page: u64,
+        frontier: u64,
+    ) -> Result<(PageEntry, u64), HeapError> {
+        let entry = self.entry(t, page)?;
+        let len = match entry.kind {
+            Kind::Inner | Kind::Tail | Kind::SlabInner => 1,
+            _ => entry.len.clamp(1, frontier - page),
+        };
+        Ok((entry, len))
+    }
+
     /// Returns the error for a corrupt entry of this page.
     #[cold]
     pub(in crate::shared_heap) fn corrupt_entry(&self, page: u64, found: PageEntry) -> HeapError {

@@ -1,6 +1,6 @@
 //! Transactions that are collected in private memory and survive a crash by a redo log.
 //!
-//! The log is a seqlock (`seqlock.rs`) of 16 MiB, with entries of new values. Only its beginning is backed by
+//! The log is a seqlock (`seqlock`) of 16 MiB, with entries of new values. Only its beginning is backed by
 //! pages, unless a transaction changes thousands of words.
 //!
 //! A transaction collects its changes in private memory, where its own reads find them. A commit writes an entry for

@@ -70,11 +70,14 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Frees the payload of a container with its contents.
-    pub(in crate::store) fn free_contents(&mut self, header: Header) -> Result<(), StoreError> {
+    /// Removes all items of a list, a dict or a set, and frees them with their contents.
+    pub(in crate::store) fn remove_items(&mut self, header: Header) -> Result<(), StoreError> {
         let (mut left, mut budget) = (Vec::new(), self.budget);
         self.free_payload(header, &mut left, &mut budget)?;
-        self.free_cells(left, budget)
+        self.free_cells(left, budget)?;
+        self.t.set(header.payload_at(), 0)?;
+        let (at, form) = Header { len: 0, ..header }.form();
+        Ok(self.t.set(at, form)?)
     }
 
     /// Frees the payload of a container, or defers that while it is pinned. Adds its cells to `left`, which the caller

@@ -1,6 +1,6 @@
 //! Operations on containers of any type.
 
-use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::cell::{Cell, Type};
@@ -102,10 +102,7 @@ impl<W: Words, M: Members> Store<W, M> {
             if !matches!(header.kind, Type::List | Type::Dict | Type::Set) {
                 return Err(StoreError::WrongType);
             }
-            mutator.free_contents(header)?;
-            mutator.t.set(header.payload_at(), 0)?;
-            let (at, form) = Header { len: 0, ..header }.form();
-            Ok(mutator.t.set(at, form)?)
+            mutator.remove_items(header)
         })
     }
 }

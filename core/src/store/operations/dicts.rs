@@ -1,6 +1,6 @@
 //! Operations on dicts.
 
-use crate::shared_heap::access::{ReadWords, WriteWords};
+use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 use crate::store::format::budget::Budget;
@@ -83,10 +83,7 @@ impl<W: Words, M: Members> Store<W, M> {
     ) -> Result<(), StoreError> {
         self.change_container(open, deadline, container, |mutator| {
             let header = Header::of(mutator.t, container)?.require(Type::Dict)?;
-            mutator.free_contents(header)?;
-            mutator.t.set(header.payload_at(), 0)?;
-            let (at, form) = Header { len: 0, ..header }.form();
-            mutator.t.set(at, form)?;
+            mutator.remove_items(header)?;
             let parent = Parent::of(mutator.t, header.at)?;
             for (key, value) in items {
                 let cell = mutator.write_key(key)?;

@@ -21,18 +21,26 @@
 //! latter. A reader that copies much takes the lock after its first attempt, because another attempt would take as long
 //! and fail as well.
 
+mod guard;
+#[cfg(not(loom))]
+mod replacement;
+
 use super::access::OptimisticView;
 use super::owner_lock;
 use super::{Corruption, HeapError, Members, Poison, TransactionError, Words};
 #[cfg(not(loom))]
 use crate::fork_guard::OriginProcess;
-use crate::sync::{AtomicU64, Ordering, fence, this_thread};
+use crate::sync::{AtomicU64, Ordering, fence};
 use std::io;
 use std::sync::atomic::AtomicBool as PrivateBool;
 use std::sync::atomic::AtomicUsize as PrivateUsize;
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::Ordering::Acquire;
+#[cfg(not(loom))]
+use std::sync::atomic::Ordering::Release;
 
-pub(super) const AT_POISON: u64 = 8;
+pub(super) use guard::SeqLockGuard;
+
+const AT_POISON: u64 = 8;
 pub(super) const AT_SEQUENCE: u64 = 64;
 pub(super) const AT_COUNT: u64 = 72;
 pub(super) const AT_ENTRIES: u64 = 80;
@@ -279,121 +287,6 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.word(AT_SEQUENCE).store(even, Ordering::Release);
         even
     }
-
-    /// Refuses the lock to all other threads of this process, which is about to leave, and waits until none of them
-    /// holds it or `deadline` passes.
-    #[cfg(not(loom))]
-    pub fn close(&self, deadline: u64) {
-        // SeqCst: in one order with `acquire`, so that either that thread sees this store, or this thread sees it as
-        // active.
-        self.closed.store(this_thread(), SeqCst);
-        while self.active_threads.load(SeqCst) > 0 && crate::clock::now() < deadline {
-            std::thread::sleep(std::time::Duration::from_micros(50));
-        }
-    }
-
-    /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns its result; None,
-    /// without running it, if threads still hold the lock at `deadline`, or if another thread has closed the seqlock.
-    #[cfg(not(loom))]
-    pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
-        // SeqCst: as in `close`. Relaxed: another thread has closed it.
-        let begun =
-            self.closed
-                .compare_exchange(0, PAUSED, SeqCst, std::sync::atomic::Ordering::Relaxed);
-        begun.ok()?;
-        let is_idle = loop {
-            if self.active_threads.load(SeqCst) == 0 {
-                break true;
-            }
-            if crate::clock::now() >= deadline {
-                break false;
-            }
-            std::thread::sleep(std::time::Duration::from_micros(50));
-        };
-        let done = is_idle.then(act);
-        // SeqCst: a thread that enters from now on finds the new memory.
-        self.closed.store(0, SeqCst);
-        done
-    }
-
-    /// Marks this memory as about to be replaced by a copy, without the member that holds the lock.
-    #[cfg(not(loom))]
-    pub fn mark_replaced(&self, fenced: u64) {
-        let corruption = Corruption {
-            field: super::Field::Replaced,
-            at: fenced,
-            found: 0,
-        };
-        self.poison_words().record(corruption);
-        // SeqCst: the mark is stored before the lock is read. See `check_fenced` and `acquire`.
-        fence(Ordering::SeqCst);
-    }
-
-    /// Removes the mark of [`mark_replaced`](Self::mark_replaced), because no copy was made.
-    #[cfg(not(loom))]
-    pub fn clear_replaced(&self) {
-        self.word(AT_POISON).store(0, Ordering::SeqCst);
-    }
-
-    /// Returns the member that is fenced off if a copy replaces this memory; None if the memory is not marked as
-    /// replaced.
-    #[cfg(not(loom))]
-    pub fn fenced(&self) -> Option<u64> {
-        match self.check_poison() {
-            Err(HeapError::Replaced { fenced }) => Some(fenced),
-            _ => None,
-        }
-    }
-
-    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`].
-    #[inline]
-    pub(super) fn acquire(&self, deadline: u64) -> Result<SeqLockGuard<'_, W, M>, HeapError> {
-        self.check()?;
-        if self.is_read_only() {
-            return Err(HeapError::ReadOnly);
-        }
-        let active = ActiveThread::new(&self.active_threads);
-        // SeqCst: see `close`.
-        let closed = self.closed.load(SeqCst);
-        if closed != 0 && closed != this_thread() {
-            return Err(match closed {
-                PAUSED => HeapError::Replaced { fenced: 0 },
-                _ => HeapError::Detached,
-            });
-        }
-        // Relaxed: as in `check`.
-        let is_poisoned = || self.word(AT_POISON).load(Ordering::Relaxed) != 0;
-        let changes = || self.sequence() / 2;
-        let taken =
-            owner_lock::acquire(self.word(0), &self.members, deadline, is_poisoned, changes);
-        let taken_over = match taken {
-            Ok(taken_over) => taken_over,
-            Err(error) => return self.check().and(Err(error)),
-        };
-        let held = SeqLockGuard {
-            seqlock: self,
-            taken_over,
-            _active: active,
-        };
-        // SeqCst: after the exchange of the lock. A member that makes a copy marks this memory, then reads the lock:
-        // either it sees that this member holds the lock, or this member sees the mark and changes nothing.
-        if self.word(AT_POISON).load(Ordering::SeqCst) != 0 {
-            return Err(self.poison_error());
-        }
-        Ok(held)
-    }
-}
-
-impl<W: Words, M: Members> SeqLock<W, M> {
-    /// Releases a lock whose guard was leaked.
-    #[inline]
-    pub(super) fn release_leaked(&self) {
-        drop(SeqLockGuard {
-            seqlock: self,
-            taken_over: false,
-            _active: ActiveThread(&self.active_threads),
-        });
-    }
 }
 
 /// The time that a reader has spent on attempts.
@@ -416,60 +309,5 @@ impl RetryTimer {
         let now = crate::clock::now();
         let since = *self.since.get_or_insert(now);
         now.saturating_sub(since) > MAX_RETRY_TIME
-    }
-}
-
-/// A thread that holds the lock or is about to take it.
-struct ActiveThread<'a>(&'a PrivateUsize);
-
-impl<'a> ActiveThread<'a> {
-    #[inline]
-    fn new(count: &'a PrivateUsize) -> Self {
-        // SeqCst: see `SeqLock::close`.
-        count.fetch_add(1, SeqCst);
-        ActiveThread(count)
-    }
-}
-
-impl Drop for ActiveThread<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Release: the work under the lock is before the decrement that `close` reads.
-        self.0.fetch_sub(1, Release);
-    }
-}
-
-/// The lock, until it is dropped.
-pub(super) struct SeqLockGuard<'a, W: Words, M: Members> {
-    pub(super) seqlock: &'a SeqLock<W, M>,
-    /// True if the last holder has died.
-    pub(super) taken_over: bool,
-    /// Dropped after the lock is released.
-    _active: ActiveThread<'a>,
-}
-
-impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
-    /// Keeps the lock until [`SeqLock::release_leaked`] releases it.
-    #[inline]
-    pub(super) fn leak(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
-    #[inline]
-    fn drop(&mut self) {
-        // A process that has left has lost the lock: others take it over as that of a dead member.
-        if !self.seqlock.is_own_process() || self.seqlock.members.self_id() == 0 {
-            return;
-        }
-        if let Err(found) = owner_lock::release(self.seqlock.word(0), &self.seqlock.members) {
-            let at = self.seqlock.start;
-            self.seqlock.poison(Corruption {
-                field: super::Field::OwnerLock,
-                at,
-                found,
-            });
-        }
     }
 }

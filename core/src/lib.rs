@@ -1,7 +1,7 @@
 //! The native core of shmrpc: frames between processes over shared memory, and the waiting of either side for them.
 //!
-//! The core knows nothing of RPC. A *frame* is an opcode, an id and a payload, and all three are opaque here, except for
-//! two parts of the opcode: the bit of a parcel's payload, and the release of a loan.
+//! The core knows nothing of RPC. A *frame* is an opcode, an id and a payload, and all three are opaque here, except
+//! for two parts of the opcode: the bit of a parcel's payload, and the release of a loan.
 //!
 //! # The contract
 //!
@@ -12,17 +12,18 @@
 //!   the value in the segment is only an announcement. The value of the *peer* is untrusted: it is checked, and an
 //!   impossible one is a [`Violation`], after which the ring must not be used.
 //! * A [`ring::frame`] larger than the ring goes through it in pieces. Order is kept.
-//! * A [`memory::buffer_allocator`] has the memory that a process lends: its [`memory::arena`] records which parts of its
-//!   [`memory::extent`]s are free, and the number of loans of each holder. [`connection::loans`] makes the peer such a
-//!   holder, by the table of a [`connection::parcel`]. What a holder sends about a block is untrusted like an index.
+//! * A [`memory::buffer_allocator`] has the memory that a process lends: its [`memory::arena`] records which parts of
+//!   its [`memory::extent`]s are free, and the number of loans of each holder. [`connection::loans`] makes the peer
+//!   such a holder, by the table of a [`connection::parcel`]. What a holder sends about a block is untrusted like an
+//!   index.
 //! * [`wait::flags`] tell when a sleeper must be woken. A wake-up is a hint: the sleeper checks again. No lock lies in
 //!   the segment, so no death can hold one.
 //! * [`wait::shutdown_flag`] closes a channel from this side: no thread sleeps on it afterwards.
 //! * A [`wait::wait_set`] has many sleepers, threads and event loops of many processes, and wakes one of them or all.
-//! * [`objects`] are the shared objects, which have members instead of two sides: semaphores, locks, events, signals, memory,
-//!   queues, topics and stores.
-//! * [`shared_heap`] has what shared objects change together: an owner lock that no death keeps, transactions, and blocks
-//!   in a file that grows and shrinks.
+//! * [`objects`] are the shared objects, which have members instead of two sides: semaphores, locks, events, signals,
+//!   memory, queues, topics and stores.
+//! * [`shared_heap`] has what shared objects change together: an owner lock that no death keeps, transactions, and
+//!   blocks in a file that grows and shrinks.
 //! * A [`queue`] is a list of items in such a file, for many producers and many consumers.
 //! * A [`topic`] has a log for each publisher, which others can read and not write, and a head for each subscriber.
 //! * A [`pool`] shares with each of its workers the progress of its tasks.

@@ -31,7 +31,7 @@ pub enum Violation {
     #[error("extents of {size} bytes together are over the limit of {limit} bytes")]
     Memory { size: u64, limit: u64 },
     #[error("the peer has truncated the memory of the connection")]
-    CutOff,
+    Truncated,
     #[error("a message about extents is malformed")]
     ExtentUpdate,
     #[error("a RELEASE has {len} bytes instead of {expected}")]

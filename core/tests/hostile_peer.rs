@@ -188,7 +188,7 @@ impl<M: RingMemory + Clone> Pair<M> {
 
     /// Corrupt one value, in the stream from `begin` on or in an index. Return its position if it is a word of the
     /// stream.
-    fn lie(&mut self, rng: &mut TestRng, begin: u64, starts: &[u64]) -> Option<u64> {
+    fn corrupt_one(&mut self, rng: &mut TestRng, begin: u64, starts: &[u64]) -> Option<u64> {
         let capacity = self.memory.capacity() as u64;
         let head = self.memory.head().load(Ordering::Acquire);
         let max = self.max_frame as u64;
@@ -265,7 +265,7 @@ impl<M: RingMemory + Clone> Pair<M> {
         let mut first = u64::MAX;
         let mut index = self.written;
         for _ in 0..location {
-            if let Some(place) = self.lie(rng, begin, &starts) {
+            if let Some(place) = self.corrupt_one(rng, begin, &starts) {
                 first = first.min(place);
             }
             index = self.memory.tail().load(Ordering::Acquire);
@@ -354,7 +354,7 @@ fn corrupt_growth_frames() {
             let memory = Arc::new(HeapMemory::growing(64 << rng.below(4), capacity));
             let mut writer = FrameWriter::new(Producer::new(memory.clone()));
             let mut reader = FrameReader::new(Consumer::new(memory.clone()), 600);
-            let liar = rng.one_in(2);
+            let is_hostile = rng.one_in(2);
             let (mut sent, mut got) = (0, 0);
             'connection: for _ in 0..64 {
                 for _ in 0..rng.below(12) {
@@ -365,7 +365,7 @@ fn corrupt_growth_frames() {
                         Err(_) => break 'connection,
                     }
                 }
-                if liar && rng.one_in(2) {
+                if is_hostile && rng.one_in(2) {
                     let at = rng.below(capacity / 8 - 1);
                     memory.store_word(at, u64::from(GROW) << 32 | u64::from(rng.one_in(4)));
                     let to = rng.chosen(&[64, 128, 256, capacity as u64, 2 * capacity as u64]);
@@ -374,7 +374,7 @@ fn corrupt_growth_frames() {
                 for _ in 0..rng.below(12) {
                     match receive(&mut reader, 600) {
                         Ok(Some((header, payload))) => {
-                            if !liar {
+                            if !is_hostile {
                                 assert_eq!((header.opcode, header.id), (1, got));
                                 assert!(payload.iter().all(|&byte| byte == got as u8));
                             }
@@ -382,7 +382,7 @@ fn corrupt_growth_frames() {
                         }
                         Ok(None) => break,
                         Err(_) => {
-                            assert!(liar, "a violation without a lie");
+                            assert!(is_hostile, "a violation without corruption");
                             violations += 1;
                             break 'connection;
                         }
@@ -417,7 +417,7 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
             let sent = vec![rng.next() as u8; max - rng.below(100)];
             let expected = sent.clone();
             writer.keep(1, 2, Box::new(sent), true);
-            let liar = rng.one_in(4);
+            let is_hostile = rng.one_in(4);
             let (outcome, largest) = measured(|| {
                 loop {
                     match receive(&mut reader, max) {
@@ -427,7 +427,7 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
                     if writer.flush().is_err() {
                         return Ok(None);
                     }
-                    if liar && rng.one_in(100) {
+                    if is_hostile && rng.one_in(100) {
                         memory
                             .tail()
                             .store(rng.chosen(&[1 << 14]), Ordering::Release);
@@ -438,8 +438,8 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
                 largest <= max,
                 "{largest} bytes were asked for, a frame has up to {max}"
             );
-            if !liar {
-                let (header, payload) = outcome.expect("no lie").expect("a frame");
+            if !is_hostile {
+                let (header, payload) = outcome.expect("no corruption").expect("a frame");
                 assert_eq!((header.opcode, header.id), (1, 2));
                 assert!(payload == expected, "a payload is not what was sent");
             }
@@ -451,7 +451,7 @@ fn a_frame_in_pieces_allocates_at_most_its_length() {
 /// A hostile peer changes everything between the peek at a frame and its taking: only the first reading counts.
 #[test]
 fn a_frame_is_taken_as_it_was_peeked() {
-    bounded("between two looks", |seed| {
+    bounded("between peek and take", |seed| {
         let mut rng = TestRng(seed ^ 9);
         let count = scaled(20_000, 500_000);
         let mut pair = Pair::new(Arc::new(HeapMemory::new(1024)), 500);
@@ -459,7 +459,11 @@ fn a_frame_is_taken_as_it_was_peeked() {
             let len = rng.below(400);
             let payload = rng.bytes(len);
             assert_eq!(pair.writer.send(3, id, &payload), Ok(true));
-            let found = pair.reader.peek().expect("no lie yet").expect("a frame");
+            let found = pair
+                .reader
+                .peek()
+                .expect("no corruption so far")
+                .expect("a frame");
             assert_eq!((found.opcode, found.id, found.len), (3, id, len));
             for index in 0..1024 / 8 {
                 pair.memory.store_word(index, rng.chosen(&[0, 1024]));
@@ -754,7 +758,7 @@ fn open_memfds() -> usize {
 
 #[test]
 fn a_sealed_extent_cannot_be_truncated_later() {
-    let (told, ours) = sockets();
+    let (peer_end, ours) = sockets();
     let file = File::from(memfd(8192, libc::F_SEAL_SHRINK, true));
     let extent = Extent::open(
         0,
@@ -762,7 +766,7 @@ fn a_sealed_extent_cannot_be_truncated_later() {
         OwnedFd::from(file.try_clone().expect("a descriptor")),
     )
     .expect("a good one");
-    extent_update::send_added(told.as_fd(), &extent).expect("room");
+    extent_update::send_added(peer_end.as_fd(), &extent).expect("room");
     assert!(file.set_len(0).is_err() && file.set_len(4096).is_err());
     file.set_len(1 << 20).expect("it may grow");
     // The announced extent no longer exists: refused, and the one that is mapped stays readable.
@@ -811,7 +815,7 @@ struct Connection {
     server: Arc<Channel>,
     out: Pair<MappedRing>,
     into: FrameReader<MappedRing>,
-    told: OwnedFd,
+    peer_end: OwnedFd,
     /// Client's end of the loop waker.
     _rung: OwnedFd,
     /// Loans of the server.
@@ -830,7 +834,7 @@ impl Connection {
             loop_waker: LoopWaker::new(bell),
             semaphores: Some(Semaphores { ours: a, theirs: b }),
         };
-        let (told, ours) = sockets();
+        let (peer_end, ours) = sockets();
         let server = Channel::new(
             region,
             Direction::ServerToClient,
@@ -849,7 +853,7 @@ impl Connection {
                 MAX_FRAME,
             ),
             into: FrameReader::new(Consumer::new(into), MAX_FRAME),
-            told,
+            peer_end,
             _rung: rung,
             lent: Vec::new(),
             extents: 0,
@@ -862,7 +866,7 @@ impl Connection {
             0 if self.extents < 4 => {
                 let file = memfd(8192, libc::F_SEAL_SHRINK, true);
                 let extent = Extent::open(self.extents, 8192, file).expect("a good one");
-                extent_update::send_added(self.told.as_fd(), &extent).expect("room");
+                extent_update::send_added(self.peer_end.as_fd(), &extent).expect("room");
                 self.extents += 1;
                 (2, Vec::new())
             }
@@ -989,7 +993,7 @@ impl Connection {
                 return;
             };
             if header.opcode == PARCEL {
-                let parsed = parcel::parse(&payload).expect("the server does not lie");
+                let parsed = parcel::parse(&payload).expect("the server is correct");
                 let lent = |e: &Entry| matches!(e.location, Location::AtSender(_));
                 self.lent.extend(parsed.entries.into_iter().filter(lent));
             }
@@ -1013,12 +1017,12 @@ fn a_hostile_client_of_a_channel() {
                     match connection.send(&mut rng) {
                         Ok(true) => frames += 1,
                         Ok(false) => break,
-                        Err(_) => break 'connection, // A lie of its own about the head.
+                        Err(_) => break 'connection, // The peer has corrupted the head itself.
                     }
                 }
                 if location && rng.one_in(4) {
                     let begin = starts[0];
-                    connection.out.lie(&mut rng, begin, &starts);
+                    connection.out.corrupt_one(&mut rng, begin, &starts);
                 }
                 let (outcome, largest) = measured(|| connection.serve(&mut rng));
                 // The list of all owners of extents is swept each second, and may have grown.

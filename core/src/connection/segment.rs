@@ -327,13 +327,13 @@ mod tests {
 
     #[test]
     fn an_impossible_first_part_is_refused() {
-        for lie in [0, 512, 3000, 1 << 17, u32::MAX] {
+        for value in [0, 512, 3000, 1 << 17, u32::MAX] {
             let file = memfd(size_for(1 << 16), 0);
             let segment = Segment::create(file.as_fd(), 1 << 16).unwrap();
             let first = segment.mapping.u32_at(AT_FIRST);
-            first.store(lie, Ordering::Relaxed);
+            first.store(value, Ordering::Relaxed);
             let error = Segment::open(file.as_fd(), 1 << 16).err().unwrap();
-            assert!(matches!(error, SegmentError::First { first, .. } if first == lie as usize));
+            assert!(matches!(error, SegmentError::First { first, .. } if first == value as usize));
         }
     }
 

@@ -207,7 +207,7 @@ impl Membership {
         } else if self.has_left() {
             ObjectError::Left
         } else if self.mapping.is_truncated() {
-            Corruption::CUT_OFF.into()
+            Corruption::TRUNCATED.into()
         } else {
             poison_words(&self.mapping).read().into()
         }

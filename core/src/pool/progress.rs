@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_count_of_a_hostile_worker_stays_within_its_chunk() {
         let page = page();
-        let lies = [
+        let words = [
             u64::MAX,
             u64::MAX - 1,
             u64::from(u32::MAX),
@@ -261,15 +261,15 @@ mod tests {
             1 << 63,
             0,
         ];
-        for lie in lies {
+        for word in words {
             for count in [0, 1, 5, u32::MAX] {
                 for keep in [0, 2, u32::MAX] {
                     page.open(0, count);
-                    page.slot(0).store(lie, Ordering::Relaxed);
+                    page.slot(0).store(word, Ordering::Relaxed);
                     assert!(page.begun(0) <= count && page.stop(0) <= count);
                     let state = page.shorten(0, keep);
                     assert!(state.begun <= state.limit && state.limit <= count);
-                    page.slot(0).store(lie, Ordering::Relaxed);
+                    page.slot(0).store(word, Ordering::Relaxed);
                     let again = page.shorten(0, u32::MAX);
                     assert!(again.limit <= state.limit, "a chunk has grown again");
                 }

@@ -10,10 +10,10 @@ use crate::shared_heap::{Field, HeapError, Members, corrupt};
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Return all that dead members with this slot have left. The current owner of the slot may be this member.
     pub fn recover(&self, slot: u32, deadline: u64) -> Result<Wakeups, HeapError> {
-        let (slot, me) = (u64::from(slot), self.self_id());
+        let (slot, self_id) = (u64::from(slot), self.self_id());
         self.return_all(
             slot,
-            |owner| slot_of(owner) == slot && owner != me,
+            |owner| slot_of(owner) == slot && owner != self_id,
             deadline,
         )
     }
@@ -27,8 +27,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     pub fn abandon(&self, deadline: u64) -> Result<Wakeups, HeapError> {
         self.deferred.clear();
         self.allocator.abandon(deadline)?;
-        let me = self.self_id();
-        self.return_all(slot_of(me), |owner| owner == me, deadline)
+        let self_id = self.self_id();
+        self.return_all(slot_of(self_id), |owner| owner == self_id, deadline)
     }
 
     /// End the claims of all members for which `is_gone` returns true, and count the unprocessed items of the slot as

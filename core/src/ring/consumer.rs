@@ -59,7 +59,7 @@ impl<M: RingMemory> Consumer<M> {
         // Acquire: the words below this tail are the ones that were written (table above).
         let claim = self.memory.tail().load(Ordering::Acquire);
         if self.memory.is_truncated() {
-            return Err(Violation::CutOff);
+            return Err(Violation::Truncated);
         }
         if claim != self.tail {
             // The most that is possible: frames that announce a growth may still be unread.

@@ -59,7 +59,7 @@ impl<M: RingMemory> Producer<M> {
         // Acquire: the reader has finished with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
         if self.memory.is_truncated() {
-            return Err(Violation::CutOff);
+            return Err(Violation::Truncated);
         }
         self.head = check_index(claim, self.head, self.tail)?;
         self.set_limit();

@@ -29,7 +29,7 @@ fields! {
     /// A field that another build has reported, or a corrupt number.
     Unknown = "a field that this build does not know",
     /// Memory that a member has truncated.
-    CutOff = "the memory",
+    Truncated = "the memory",
     /// An offset at which the memory has no word.
     Offset = "an offset",
     /// The holder of the owner lock.
@@ -93,8 +93,8 @@ pub struct Corruption {
 
 impl Corruption {
     /// The memory was truncated.
-    pub(crate) const CUT_OFF: Self = Corruption {
-        field: Field::CutOff,
+    pub(crate) const TRUNCATED: Self = Corruption {
+        field: Field::Truncated,
         at: 0,
         found: 0,
     };
@@ -104,7 +104,7 @@ impl fmt::Display for Corruption {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (field, at, found) = (self.field.text(), self.at, self.found);
         match self.field {
-            Field::CutOff => return write!(out, "{field} was truncated by a member"),
+            Field::Truncated => return write!(out, "{field} was truncated by a member"),
             Field::Replaced => return write!(out, "{field} was replaced by a copy"),
             Field::Copied => write!(out, "{field}")?,
             _ => write!(out, "{field} at byte {at}")?,

@@ -51,10 +51,10 @@ pub(super) fn acquire<M: Members>(
     is_poisoned: impl Fn() -> bool,
     changes: impl Fn() -> u64,
 ) -> Result<bool, HeapError> {
-    let me = members.self_id();
+    let self_id = members.self_id();
     // SeqCst: the changes of the last holder are visible, and the lock is acquired before the caller reads the poison.
     // Relaxed: a failed exchange is retried.
-    let taken = word.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed);
+    let taken = word.compare_exchange(0, self_id, Ordering::SeqCst, Ordering::Relaxed);
     let taken_over = match taken {
         Ok(_) => false,
         Err(_) => wait(word, members, deadline, is_poisoned, changes)?,
@@ -72,13 +72,13 @@ fn wait<M: Members>(
     is_poisoned: impl Fn() -> bool,
     changes: impl Fn() -> u64,
 ) -> Result<bool, HeapError> {
-    let me = members.self_id();
+    let self_id = members.self_id();
     for _ in 0..MAX_SPINS {
         pause();
         // Relaxed, and SeqCst when acquired: see `acquire`.
         if word.load(Ordering::Relaxed) == 0
             && word
-                .compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(0, self_id, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
         {
             return Ok(false);
@@ -96,13 +96,13 @@ fn wait<M: Members>(
             // A waiter with deadline 0 is refused and comes again with a later one. At its deadline a waiter takes a
             // reserved lock, because the sleepers it was reserved for may have died.
             0 => sleep.has_slept() || (deadline > 0 && sleep.is_expired()),
-            _ => holder != me && !members.is_alive(holder),
+            _ => holder != self_id && !members.is_alive(holder),
         };
         if !is_free && (sleep.is_expired() || is_poisoned()) {
             return Err(HeapError::Busy { holder });
         }
         let wanted = match is_free {
-            true => me,
+            true => self_id,
             false if sleep.wants_priority(changes().wrapping_sub(before)) => found | FOR_SLEEPERS,
             false => found,
         } | SLEEPERS;

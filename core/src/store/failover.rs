@@ -78,7 +78,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.skip_ids(skipped_ids);
         crash::point!(CopyMade);
         match self.words().is_truncated() {
-            true => Err(HeapError::Poisoned(crate::shared_heap::Corruption::CUT_OFF).into()),
+            true => Err(HeapError::Poisoned(crate::shared_heap::Corruption::TRUNCATED).into()),
             false => Ok(()),
         }
     }

@@ -11,14 +11,16 @@
 //! Offsets in bytes from its beginning, a multiple of the page size:
 //!
 //! ```text
-//!      0  last id  u64     the number of the last container that was created. It is stored at once, and no number is reused:
-//!                          a reference to a container of a transaction that was rolled back never finds another container
+//!      0  last id  u64     the number of the last container that was created. It is stored at once, and no number is
+//!                          reused: a reference to a container of a transaction that was rolled back never finds
+//!                          another container
 //!      8  root     u64     the cell of the dict that is the store
 //!         classes  u64     the cell of the dict of the classes: the number of a class is that of its entry
 //!         inbox    u64     the cell of the list of messages
 //!         owned    3 u64   of a store with an owner: see `single_writer.rs`
-//!         committed id u64 the number of the last committed container: higher ones belong to a transaction that is running,
-//!                          or are deleted
+//!     56  last committed id
+//!                  u64     the number of the last committed container: higher ones belong to a transaction that is
+//!                          running, or are deleted
 //!     64  pins     see `format/pins.rs`; its second word counts the numbers that were skipped
 //!         watches  see `format/versions.rs`
 //!         heap     from the next whole page on: see `shared_heap/heap`

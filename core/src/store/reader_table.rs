@@ -7,7 +7,8 @@
 //!   16  watched  u64   entries of watches that were ever used
 //!   64  pins     2 u64 each: a member's number, or 0; its block
 //!       watches  3 u64 each: a member's number, or 0; the id of a container; 1 once it was changed
-//!       mapped   256 u64, by the slots of members: the mark of the contents that the member has mapped; 2^64 - 1 once it leaves
+//!       mapped   256 u64, by the slots of members: the mark of the contents that the member has mapped; 2^64 - 1 once
+//!                it leaves
 //! ```
 //!
 //! A reader takes an entry by one exchange, without a lock, so the owner never waits for a reader. A reader that

@@ -177,9 +177,9 @@ mod tests {
     fn an_empty_message_is_a_wake_up() {
         let path = path("empty");
         let bell = Doorbell::new(&path).unwrap();
-        let liar = std::os::unix::net::UnixDatagram::unbound().unwrap();
-        liar.send_to(&[], &path).unwrap();
-        liar.send_to(&[7; 1000], &path).unwrap();
+        let sender = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        sender.send_to(&[], &path).unwrap();
+        sender.send_to(&[7; 1000], &path).unwrap();
         assert!(is_readable(&bell));
         bell.drain();
         assert!(!is_readable(&bell));

@@ -17,7 +17,7 @@ pub fn sockets() -> (OwnedFd, OwnedFd) {
 pub fn memfd(size: u64, seals: libc::c_int, whole: bool) -> OwnedFd {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a valid C string; the descriptor that comes back is ours alone.
-    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"liar".as_ptr(), flags)) };
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"hostile".as_ptr(), flags)) };
     file.set_len(size).expect("a small file");
     // SAFETY: no memory is involved, twice.
     unsafe {
@@ -96,16 +96,16 @@ fn pipe() -> OwnedFd {
     }
 }
 
-/// A packet, and its descriptors.
+/// An extent update of a script: a packet, and its descriptors.
 #[derive(Debug)]
-pub struct Told {
+pub struct ScriptedUpdate {
     packet: Vec<u8>,
     files: Vec<Kind>,
 }
 
-impl Told {
+impl ScriptedUpdate {
     /// Return the next packet of a script.
-    pub fn read(script: &mut Script) -> Told {
+    pub fn read(script: &mut Script) -> ScriptedUpdate {
         // Most packets have the right length, because otherwise no other rule would be checked.
         let len = match script.byte() {
             len @ 0..32 => usize::from(len),
@@ -145,7 +145,7 @@ impl Told {
                 _ => Kind::Good,
             })
             .collect();
-        Told { packet, files }
+        ScriptedUpdate { packet, files }
     }
 
     /// Send the packet. A full socket takes no more, which is no error.

@@ -21,7 +21,7 @@ use _core::memory::extent_update::{self, ExtentUpdate};
 use _core::ring::frame::{FrameReader, FrameWriter};
 use _core::ring::{Consumer, HeapMemory, Producer, RingMemory};
 use _core::shared_heap::Members;
-use descriptors::{Told, sockets};
+use descriptors::{ScriptedUpdate, sockets};
 use reading::drain;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -257,7 +257,7 @@ fn give_back(loans: &Loans, payload: &[u8; RELEASE_SIZE], lent: &mut Vec<Entry>)
 
 /// Send extent updates as the bytes say, with wrong descriptors, and a frame that names one of the extents.
 pub fn extent_updates(bytes: &[u8]) {
-    let (told, ours) = sockets();
+    let (peer_end, ours) = sockets();
     let mut script = Script::new(bytes);
     let entry = |script: &mut Script| Entry {
         location: Location::AtSender(BlockRef {
@@ -271,7 +271,7 @@ pub fn extent_updates(bytes: &[u8]) {
         let loans = Loans::new(Weak::<Channel>::new(), ours, 0);
         let mut memories = Vec::new();
         while !script.is_over() {
-            Told::read(&mut script).send(told.as_fd());
+            ScriptedUpdate::read(&mut script).send(peer_end.as_fd());
             let entry = entry(&mut script);
             match loans.open(&entry) {
                 Ok(memory) => {
@@ -290,24 +290,24 @@ pub fn extent_updates(bytes: &[u8]) {
         return;
     }
     while !script.is_over() {
-        let told_now = Told::read(&mut script);
-        told_now.send(told.as_fd());
+        let update = ScriptedUpdate::read(&mut script);
+        update.send(peer_end.as_fd());
         match extent_update::receive(ours.as_fd()) {
             Ok(Some(ExtentUpdate::Added { number, size, file })) => {
-                assert!(told_now.is_one_extent(number, size));
+                assert!(update.is_one_extent(number, size));
                 match Extent::open(number, size as usize, file) {
                     Ok(opened) => {
-                        assert!(told_now.is_true(), "{told_now:?}");
+                        assert!(update.is_true(), "{update:?}");
                         let mut last = [0];
                         // SAFETY: one byte is writable.
                         unsafe { opened.read(size - 1, last.as_mut_ptr(), 1) };
                     }
-                    Err(_) => assert!(!told_now.is_true(), "{told_now:?}"),
+                    Err(_) => assert!(!update.is_true(), "{update:?}"),
                 }
             }
-            Ok(Some(ExtentUpdate::Removed { number })) => assert!(told_now.is_gone(number)),
+            Ok(Some(ExtentUpdate::Removed { number })) => assert!(update.is_gone(number)),
             Ok(None) => {}
-            Err(_) => assert!(!told_now.is_well_formed(), "{told_now:?}"),
+            Err(_) => assert!(!update.is_well_formed(), "{update:?}"),
         }
     }
 }

@@ -72,8 +72,8 @@ fn memory_of(address: &ObjectAddress) -> Option<PathBuf> {
 }
 
 fn use_object(object: &dyn Object, script: &mut Script, file: &File) {
-    // ThreadSanitizer has a lock of its own around some atomic accesses. A fault within, whose handler uses atomics too,
-    // would wait for itself.
+    // ThreadSanitizer has a lock of its own around some atomic accesses. A fault within, whose handler uses atomics
+    // too, would wait for itself.
     let may_cut_off = std::env::var_os("TSAN_OPTIONS").is_none();
     let semaphore = downcast_ref::<SemaphoreMembership>(object);
     let event = downcast_ref::<EventMembership>(object);

@@ -107,7 +107,7 @@ impl Has {
             8 | 9 => {
                 let limit = u64::from(script.byte() % 2);
                 if let (ClaimOutcome::Item(claim), _) = queue.claim(source, limit, AT_ONCE)? {
-                    look(queue, words, &claim)?;
+                    check_claim(queue, words, &claim)?;
                     self.claims.push(claim);
                 }
                 Ok(())
@@ -174,7 +174,7 @@ fn take(queue: &Ours, source: Source, script: &mut Script) -> Result<(), HeapErr
 }
 
 /// Read all of an item, and of the parts that it claims to have.
-fn look(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), HeapError> {
+fn check_claim(queue: &Ours, words: &SharedMapping, claim: &Claim) -> Result<(), HeapError> {
     let from = queue.bytes(claim.at, claim.len)?;
     let mut copy = vec![0; claim.len as usize];
     // SAFETY: so many bytes are within the mapping, by the word of the queue.

@@ -161,7 +161,7 @@ fn read(reader: &mut Reader, script: &mut Script) -> bool {
         Received::Messages(_) | Received::Empty => false,
     };
     for message in messages {
-        let bytes = look(&message, &out);
+        let bytes = bytes_of(&message, &out);
         if message.source.owner == 1 {
             is_wrong |= bytes != payload(0, message.seq, bytes.len());
             is_wrong |= match reader.policy {
@@ -177,7 +177,7 @@ fn read(reader: &mut Reader, script: &mut Script) -> bool {
 }
 
 /// Return all bytes of a message, and read the parts that it claims to have.
-fn look(message: &Got, out: &[u8]) -> Vec<u8> {
+fn bytes_of(message: &Got, out: &[u8]) -> Vec<u8> {
     let bytes = match &message.payload {
         &Payload::Copied(at, len) => out[at..at + len].to_vec(),
         Payload::Pinned(pin) => {

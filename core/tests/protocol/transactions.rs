@@ -46,9 +46,9 @@ fn add(log: &UndoLog<Memory, Member>) -> u64 {
     added.unwrap()
 }
 
-fn look(log: &UndoLog<Memory, Member>) -> u64 {
+fn read_pair(log: &UndoLog<Memory, Member>) -> u64 {
     let [first, second] = log
-        .read(NEVER, |look| Ok([look.get(PAIR[0])?, look.get(PAIR[1])?]))
+        .read(NEVER, |t| Ok([t.get(PAIR[0])?, t.get(PAIR[1])?]))
         .unwrap();
     assert_eq!(first, second);
     first
@@ -82,11 +82,11 @@ fn a_reader_sees_words_of_one_moment() {
     model_within(2, || {
         let [writer, reader, _] = journals(&memory());
         let other = thread::spawn(move || {
-            assert!(look(&reader) <= 1);
+            assert!(read_pair(&reader) <= 1);
         });
         add(&writer);
         other.join().unwrap();
-        assert_eq!(look(&writer), 1);
+        assert_eq!(read_pair(&writer), 1);
     });
 }
 
@@ -95,7 +95,7 @@ fn a_failed_change_is_never_visible() {
     model_within(2, || {
         let [writer, reader, _] = journals(&memory());
         let other = thread::spawn(move || {
-            let seen = reader.read(NEVER, |look| look.get(PAIR[0]));
+            let seen = reader.read(NEVER, |t| t.get(PAIR[0]));
             assert!(matches!(seen, Ok(0)), "{seen:?}");
         });
         let changed: Result<(), _> = writer.transact(NEVER, |t| {
@@ -104,7 +104,7 @@ fn a_failed_change_is_never_visible() {
         });
         assert!(changed.is_err());
         other.join().unwrap();
-        assert_eq!(look(&writer), 0);
+        assert_eq!(read_pair(&writer), 0);
     });
 }
 
@@ -115,10 +115,10 @@ fn the_next_member_undoes_the_changes_of_a_dead_holder() {
         let [first, dying, third] = journals(&memory());
         dying.die_within(|t| t.set(PAIR[0], 100));
         *first.members().1.lock().unwrap() = true;
-        let reader = thread::spawn(move || look(&third));
+        let reader = thread::spawn(move || read_pair(&third));
         assert_eq!(add(&first), 0);
         assert!(reader.join().unwrap() <= 1);
-        assert_eq!(look(&first), 1);
+        assert_eq!(read_pair(&first), 1);
     });
 }
 
@@ -133,6 +133,6 @@ fn a_waiter_undoes_the_changes_of_a_holder_that_dies() {
         });
         assert_eq!(add(&first), 0);
         death.join().unwrap();
-        assert_eq!(look(&first), 1);
+        assert_eq!(read_pair(&first), 1);
     });
 }

@@ -94,7 +94,7 @@ impl Receiver {
     pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
         self.reader.take(payload);
         if self.reader.memory().is_truncated() {
-            return Err(Violation::CutOff);
+            return Err(Violation::Truncated);
         }
         Ok(())
     }

@@ -442,7 +442,7 @@ fn near_the_limit_an_extent_takes_what_is_left() {
 #[test]
 fn an_extent_is_removed_by_the_second_sweep_that_finds_it_free() {
     let mut arena = arena(1);
-    assert_eq!(arena.sweep(100, 0), [], "the first look only remembers");
+    assert_eq!(arena.sweep(100, 0), [], "the first sweep only remembers");
     assert_eq!(arena.sweep(149, 50), [], "no patience lost yet");
     assert_eq!(arena.sweep(99, 50), [], "a clock that goes back");
     assert_eq!(arena.sweep(150, 50), [0]);

@@ -160,7 +160,7 @@ impl Victim {
 #[test]
 fn corrupt_words_between_operations_cause_results_or_errors() {
     let mut rng = TestRng(0xbad_5eed);
-    let (mut poisoned, mut lies) = (0, 0);
+    let (mut poisoned, mut overwrites) = (0, 0);
     for _ in 0..scaled(400, 40_000) {
         let memory = Memory::new(LIMITS);
         let mut victim = Victim::new(&memory);
@@ -176,7 +176,7 @@ fn corrupt_words_between_operations_cause_results_or_errors() {
                     .word(at)
                     .unwrap()
                     .store(value, Ordering::Relaxed);
-                lies += 1;
+                overwrites += 1;
             }
             if !victim.step(&memory, &mut rng) {
                 poisoned += 1;
@@ -184,7 +184,7 @@ fn corrupt_words_between_operations_cause_results_or_errors() {
             }
         }
     }
-    println!("{lies} lies, {poisoned} queues poisoned");
+    println!("{overwrites} overwrites, {poisoned} queues poisoned");
     assert!(poisoned > 0);
 }
 

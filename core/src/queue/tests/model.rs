@@ -403,8 +403,8 @@ impl Trial {
         }
         self.compare(0);
         // No item is put between two calls: the memory is then given back.
-        if let Some(look) = self.queues[0].trim(TrimState::default(), soon()) {
-            assert_eq!(self.queues[0].trim(look, soon()), None);
+        if let Some(state) = self.queues[0].trim(TrimState::default(), soon()) {
+            assert_eq!(self.queues[0].trim(state, soon()), None);
         }
         let stats = self.queues[0].stats(soon()).unwrap();
         assert_eq!(stats.unfinished, 0);

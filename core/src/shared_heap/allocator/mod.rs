@@ -281,8 +281,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
         // They are in the table too: completing one twice would be a corruption.
         lock(&self.unreported_moves).clear();
-        let me = self.undo_log.members().self_id();
-        self.recover(|owner| owner == me, deadline)
+        let self_id = self.undo_log.members().self_id();
+        self.recover(|owner| owner == self_id, deadline)
     }
 
     /// Frees the reservations of members that are gone, and the pages that they were backing or punching. Returns the

@@ -144,7 +144,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.release_leaked();
         self.seqlock.check_fenced()?;
         if self.seqlock.words().is_truncated() {
-            return Err(self.seqlock.poison(Corruption::CUT_OFF));
+            return Err(self.seqlock.poison(Corruption::TRUNCATED));
         }
         Ok(())
     }

@@ -150,14 +150,14 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         mut copy: impl FnMut(&OptimisticView<'_, W>) -> Result<R, E>,
     ) -> Result<ReadAttempt<R>, E> {
         self.check()?;
-        let look = OptimisticView::new(&self.words);
+        let view = OptimisticView::new(&self.words);
         #[cfg(not(loom))]
         let mut timer = RetryTimer::default();
         for _ in 0..MAX_ATTEMPTS {
             // Acquire: the copy is not older than the sequence.
             let before = self.word(AT_SEQUENCE).load(Ordering::Acquire);
             if before % 2 == 0 {
-                let copied = copy(&look);
+                let copied = copy(&view);
                 // Acquire: a reader that has read a word of a transaction also sees its odd sequence.
                 fence(Ordering::Acquire);
                 // Relaxed: the fence orders it.
@@ -186,7 +186,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     pub fn poison_if_corrupt<R, E: TransactionError>(&self, done: Result<R, E>) -> Result<R, E> {
         match done.as_ref().err().and_then(TransactionError::corruption) {
             Some(corruption) => Err(self.poison(corruption).into()),
-            None if self.words.is_truncated() => Err(self.poison(Corruption::CUT_OFF).into()),
+            None if self.words.is_truncated() => Err(self.poison(Corruption::TRUNCATED).into()),
             None => done,
         }
     }

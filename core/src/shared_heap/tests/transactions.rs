@@ -314,5 +314,5 @@ fn truncated_memory_is_poisoned() {
     let Err(HeapError::Poisoned(corruption)) = add(&log) else {
         panic!("zeros were accepted");
     };
-    assert_eq!(corruption.field, Field::CutOff);
+    assert_eq!(corruption.field, Field::Truncated);
 }

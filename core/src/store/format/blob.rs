@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   text, bytes, int, packed   length in bytes u64, and the bytes
-//!   key, alias                 the length of its comparison bytes in the low half, and of its restore bytes in the high half;
-//!                              the former, and the latter from the next multiple of 8 on
+//!   key, alias                 the length of its comparison bytes in the low half, and of its restore bytes in the
+//!                              high half; the former, and the latter from the next multiple of 8 on
 //!   tuple, frozenset           number of cells u64, and the cells
 //! ```
 

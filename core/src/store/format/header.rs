@@ -1,8 +1,8 @@
 //! The headers of containers.
 //!
 //! ```text
-//!    0  id       u64   unique among containers, and unlike any cell, length or count, so that other contents of this memory
-//!                      never pass for a header; 0 once the container is deleted
+//!    0  id       u64   unique among containers, and unlike any cell, length or count, so that other contents of this
+//!                      memory never pass for a header; 0 once the container is deleted
 //!    8  form     u64   bits 0-7 the type, 8-31 the class of a record, 32-63 the number of items
 //!   16  parent   u64   bits 0-39 the offset of the header of the container around it, 0 for those of the store itself;
 //!                      from bit 40 on the number of containers and tuples around it

@@ -1,7 +1,8 @@
 //! Lists.
 //!
 //! ```text
-//!   0  room    u64   the capacity in cells in the high half, and the number of skipped cells at the beginning in the low one
+//!   0  room    u64   the capacity in cells in the high half, and the number of skipped cells at the beginning in the
+//!                    low one
 //!   8  cells   u64 each
 //! ```
 //!

@@ -3,7 +3,8 @@
 //! ```text
 //!    0  high     u64   entries that were ever used
 //!    8  skipped  u64   the container numbers that copies of the store have skipped
-//!   16  entries  2 u64 each: a member's number, or 0; and its block, plus one if the block must be freed with its last pin
+//!   16  entries  2 u64 each: a member's number, or 0; and its block, plus one if the block must be freed with its last
+//!                pin
 //! ```
 
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -42,8 +43,8 @@ impl Pins {
         t: &mut impl WriteWords,
         block: u64,
     ) -> Result<bool, StoreError> {
-        let me = t.self_id();
-        self.insert(t, me, block)
+        let self_id = t.self_id();
+        self.insert(t, self_id, block)
     }
 
     /// Adds a deferred free of a block that was removed from the store. Returns false if the table is full.

@@ -3,8 +3,8 @@
 //! ```text
 //!    0  slots    u64   the number of slots, a power of two
 //!    8  entries  u64   the capacity in the high half, the number of entries ever used in the low one
-//!   16  index    u64   for each slot: 0, never used; 1, its entry was removed; or an entry's number plus two in the low half and
-//!                      the high half of its key's hash
+//!   16  index    u64   for each slot: 0, never used; 1, its entry was removed; or an entry's number plus two in the
+//!                      low half and the high half of its key's hash
 //!       entries  the cell of the key and, of a dict, of the value; empty if the entry was removed
 //! ```
 

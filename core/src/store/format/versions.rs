@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!    0  high     u64   entries that were ever used; 0 if there are no watches
-//!    8  entries  u64 each: a member's number, or 0; the id of a container; the number of its changes since the watch began
+//!    8  entries  u64 each: a member's number, or 0; the id of a container; the number of its changes since the watch
+//!                began
 //! ```
 
 use super::header;
@@ -56,8 +57,8 @@ impl Versions {
         if number == high {
             t.set(self.0, high + 1)?;
         }
-        let (me, at) = (t.self_id(), self.at(number));
-        t.set(at, me)?;
+        let (self_id, at) = (t.self_id(), self.at(number));
+        t.set(at, self_id)?;
         t.set(at + 8, id)?;
         t.set(at + 16, 0)?;
         Ok(Some(number))

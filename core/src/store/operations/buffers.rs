@@ -61,8 +61,8 @@ impl<W: Words, M: Members> Store<W, M> {
             return Ok(());
         }
         let unpinned = self.operate(None, deadline, |mutator, _| {
-            let (me, ended) = (mutator.t.self_id(), std::cell::Cell::new(false));
-            let is_it = |member, at| member == me && at == block && !ended.replace(true);
+            let (self_id, ended) = (mutator.t.self_id(), std::cell::Cell::new(false));
+            let is_it = |member, at| member == self_id && at == block && !ended.replace(true);
             let unpinned = self.pins().remove(mutator.t, is_it)?;
             self.free_unpinned(mutator, unpinned)
         });

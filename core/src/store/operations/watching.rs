@@ -53,9 +53,10 @@ impl<W: Words, M: Members> Store<W, M> {
             return Ok(());
         }
         let ended = self.operate(None, deadline, |mutator, _| {
-            let me = mutator.t.self_id();
-            self.versions()
-                .remove(mutator.t, |member, number| member == me && number == watch)
+            let self_id = mutator.t.self_id();
+            self.versions().remove(mutator.t, |member, number| {
+                member == self_id && number == watch
+            })
         });
         crash::point!(WatchEnded);
         ended

@@ -220,14 +220,14 @@ fn a_large_copy_beside_writers_takes_the_lock_after_one_attempt() {
     open_accounts(&ours);
     let [_, counts] = containers(&ours);
     let one = Number::Int(1);
-    let mut looks = 0;
+    let mut attempts = 0;
     let read: Result<i64, StoreError> = ours.log.read(soon(), |t| {
-        looks += 1;
-        assert_eq!(ours.is_long(), looks > 1, "the lock is held for long");
-        assert_eq!(ours.holder(), if looks > 1 { US } else { 0 });
+        attempts += 1;
+        assert_eq!(ours.is_long(), attempts > 1, "the lock is held for long");
+        assert_eq!(ours.holder(), if attempts > 1 { US } else { 0 });
         let at = ours.cell_at(t, counts, &Item::Index(0))?;
         let count = copy::copy(t, Cell(t.get(at)?), false, &mut { ours.budget })?;
-        if looks == 1 {
+        if attempts == 1 {
             // So many changes that another attempt would fail as well.
             for _ in 0..100 {
                 theirs.add(None, soon(), counts, &Item::Index(0), one)?;
@@ -235,7 +235,7 @@ fn a_large_copy_beside_writers_takes_the_lock_after_one_attempt() {
         }
         Ok(int(&count))
     });
-    assert_eq!((read.unwrap(), looks), (100, 2));
+    assert_eq!((read.unwrap(), attempts), (100, 2));
     assert!(ours.take_notice().lock_released, "waiters must be notified");
     assert!(!ours.take_notice().lock_released, "and once");
     assert!(!ours.is_long());

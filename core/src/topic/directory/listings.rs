@@ -35,11 +35,11 @@ impl<W: Words> Directory<W> {
     }
 
     /// Acquire a listing for this member. Return its number and generation; None if all are taken.
-    pub fn acquire_listing(&self, me: u64) -> Option<(usize, u64)> {
+    pub fn acquire_listing(&self, self_id: u64) -> Option<(usize, u64)> {
         let take = |&listing: &usize| {
             let owner = self.listing(listing, OWNER);
             // Acquire: the stores of the previous owner are before. Relaxed: a failure has no consequence.
-            let taken = owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+            let taken = owner.compare_exchange(0, self_id, Ordering::Acquire, Ordering::Relaxed);
             taken.is_ok()
         };
         let listing = (0..self.capacity.listings).find(take)?;

@@ -26,11 +26,11 @@
 //! A seat is written by its subscriber alone, and by the process that recovers the seat of a dead one:
 //!
 //! ```text
-//!       0  pins       32 u64   the listing plus one in the high byte, and the number of a record that is read in place;
-//!                              or 0
-//!     256  cells      32 bytes for each listing: the generation of the publisher to which it is attached, or 0; its head,
-//!                     which is the record that it reads next, or 2^64 - 1 if it reads nothing of it; the number of
-//!                     records that it has missed; and the bytes of blocks that it reads in place
+//!       0  pins       32 u64   the listing plus one in the high byte, and the number of a record that is read in
+//!                              place; or 0
+//!     256  cells      32 bytes for each listing: the generation of the publisher to which it is attached, or 0; its
+//!                     head, which is the record that it reads next, or 2^64 - 1 if it reads nothing of it; the number
+//!                     of records that it has missed; and the bytes of blocks that it reads in place
 //! ```
 //!
 //! A seat gets memory when it is first acquired, so a topic with few subscribers is small.

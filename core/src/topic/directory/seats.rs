@@ -34,7 +34,7 @@ impl<W: Words> Directory<W> {
     /// taken. `prepare` allocates memory, given its offset and its number of bytes.
     pub(in crate::topic) fn acquire_seat(
         &self,
-        me: u64,
+        self_id: u64,
         policy: Policy,
         lag: u64,
         prepare: impl FnOnce(u64, u64) -> io::Result<()>,
@@ -42,7 +42,7 @@ impl<W: Words> Directory<W> {
         let take = |&seat: &usize| {
             let owner = self.owner_word(seat);
             // Acquire, Relaxed: as in `acquire_listing`.
-            let taken = owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+            let taken = owner.compare_exchange(0, self_id, Ordering::Acquire, Ordering::Relaxed);
             taken.is_ok()
         };
         let Some(seat) = (0..self.capacity.seats).find(take) else {

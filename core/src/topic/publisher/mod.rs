@@ -65,18 +65,18 @@ pub struct Publisher<L, D> {
 }
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Acquire a listing for member `me`, in whose process the log has this descriptor. `space` is all zeros, and has
-    /// the size of the layout. Return None if all listings are taken.
+    /// Acquire a listing for member `self_id`, in whose process the log has this descriptor. `space` is all zeros, and
+    /// has the size of the layout. Return None if all listings are taken.
     pub fn open(
         space: L,
         directory: Directory<D>,
-        me: u64,
+        self_id: u64,
         limits: PublisherLimits,
         shape: LogLayout,
         (token, descriptor): (u64, i32),
     ) -> Option<Self> {
         let log = Log::create(space, shape, token);
-        let (listing, generation) = directory.acquire_listing(me)?;
+        let (listing, generation) = directory.acquire_listing(self_id)?;
         directory.open_listing(listing, token, descriptor);
         let mut publisher = Publisher {
             known: vec![SubscriberState::default(); directory.capacity().seats].into(),

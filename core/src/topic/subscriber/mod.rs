@@ -64,24 +64,24 @@ pub trait Opener<L>: FnMut(&ListingInfo) -> Result<L, Option<String>> {}
 impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
 
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
-    /// Acquire a seat for member `me`, and attach it to all publishers. `prepare` allocates memory as in
+    /// Acquire a seat for member `self_id`, and attach it to all publishers. `prepare` allocates memory as in
     /// [`Directory::acquire_seat`]. Return None if all seats are taken.
     pub fn subscribe(
         directory: Directory<D>,
-        (me, is_ours): (u64, OwnershipCheck),
+        (self_id, is_ours): (u64, OwnershipCheck),
         (policy, lag): (Policy, u64),
         history: History,
         prepare: impl FnOnce(u64, u64) -> io::Result<()>,
         open: &mut impl Opener<L>,
     ) -> io::Result<Option<(Self, Wakeups)>> {
-        let Some((seat, word)) = directory.acquire_seat(me, policy, lag, prepare)? else {
+        let Some((seat, word)) = directory.acquire_seat(self_id, policy, lag, prepare)? else {
             return Ok(None);
         };
         let mut subscriber = Subscriber {
             pins: Arc::new(PinTable {
                 directory: directory.clone(),
                 seat,
-                me,
+                self_id,
                 is_ours,
                 is_waited_for: PrivateBool::new(false),
                 used: PrivateU32::new(0),

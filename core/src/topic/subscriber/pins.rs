@@ -17,7 +17,7 @@ pub type OwnershipCheck = Box<dyn Fn() -> bool + Send + Sync>;
 pub(super) struct PinTable<D: Words> {
     pub(super) directory: Directory<D>,
     pub(super) seat: usize,
-    pub(super) me: u64,
+    pub(super) self_id: u64,
     pub(super) is_ours: OwnershipCheck,
     /// Bits of the pins in use. Private: other processes read the pins themselves.
     pub(super) used: PrivateU32,
@@ -28,7 +28,7 @@ pub(super) struct PinTable<D: Words> {
 impl<D: Words> Drop for PinTable<D> {
     fn drop(&mut self) {
         // After this process has left, the seat may belong to another one.
-        if (self.is_ours)() && self.directory.owner(self.seat) == self.me {
+        if (self.is_ours)() && self.directory.owner(self.seat) == self.self_id {
             self.directory.release_seat(self.seat);
         }
     }

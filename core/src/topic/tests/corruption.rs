@@ -16,24 +16,24 @@ fn an_impossible_head_cuts_off_only_that_subscriber() {
     for (head, is_back) in [(9, false), (u64::MAX - 1, false), (1, true)] {
         let topic = Topic::new();
         let mut publisher = topic.publisher(limits(4, 2, MIB));
-        let mut liar = topic.subscriber(Policy::Block, 0, History::Last(0));
+        let mut hostile = topic.subscriber(Policy::Block, 0, History::Last(0));
         let mut honest = topic.subscriber(Policy::Block, 0, History::Last(0));
         for _ in 0..4 {
             small(&mut publisher).unwrap();
         }
-        assert_eq!(take(&mut liar, 4).len(), 4);
+        assert_eq!(take(&mut hostile, 4).len(), 4);
         assert_eq!(take(&mut honest, 4).len(), 4);
         if is_back {
             small(&mut publisher).unwrap(); // The head is seen at 4, and then goes back.
         }
-        topic.directory().set_head(liar.seat(), 0, head);
+        topic.directory().set_head(hostile.seat(), 0, head);
         for _ in 0..20 {
             while small(&mut publisher).is_ok() {}
             assert!(!take(&mut honest, 100).is_empty());
         }
-        let source = liar.sources().next().unwrap();
+        let source = hostile.sources().next().unwrap();
         assert_eq!(
-            trouble(&mut liar),
+            trouble(&mut hostile),
             Received::CutOff(source, CutReason::Corruption)
         );
         let next = publisher.next();

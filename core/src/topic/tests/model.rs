@@ -129,7 +129,7 @@ impl Trial {
             }
             Received::Messages(count) => assert_eq!(count, messages.len()),
             Received::Empty => assert!(messages.is_empty()),
-            Received::Corrupt(source, lie) => panic!("{source:?} {lie:?}"),
+            Received::Corrupt(source, corruption) => panic!("{source:?} {corruption:?}"),
         }
         for message in messages {
             let key = (message.source.listing, message.source.generation);

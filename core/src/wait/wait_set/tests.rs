@@ -338,7 +338,7 @@ fn the_doorbell_of_a_dead_loop_is_replaced_by_the_next_owner_of_its_slot() {
 }
 
 /// Words of a hostile process: of live and dead members, of unknown states, and extreme values.
-const LIES: [u64; 10] = [
+const CORRUPT_WORDS: [u64; 10] = [
     0,
     1,
     2,
@@ -355,7 +355,10 @@ const LIES: [u64; 10] = [
 fn corrupt_words_cause_no_panic_and_each_call_ends() {
     let shared = Shared::new(3);
     let set = shared.set(US);
-    for (bits, word) in LIES.iter().flat_map(|bits| LIES.map(|word| (*bits, word))) {
+    for (bits, word) in CORRUPT_WORDS
+        .iter()
+        .flat_map(|bits| CORRUPT_WORDS.map(|word| (*bits, word)))
+    {
         let mut slot = set.acquire_slot().unwrap();
         slot.announce(WakeMethod::Doorbell).unwrap();
         for index in 0..3 {
@@ -413,9 +416,9 @@ fn a_process_that_overwrites_words_in_a_loop_blocks_no_other() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                for lie in LIES {
-                    set.backing().bits(0).store(lie, Ordering::Relaxed);
-                    set.backing().slot(0).store(lie, Ordering::Relaxed);
+                for word in CORRUPT_WORDS {
+                    set.backing().bits(0).store(word, Ordering::Relaxed);
+                    set.backing().slot(0).store(word, Ordering::Relaxed);
                 }
             }
         });

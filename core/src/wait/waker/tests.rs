@@ -167,7 +167,7 @@ fn the_count_of_waiters_that_a_death_leaves_is_harmless() {
 }
 
 /// Words of a hostile process: extreme values of each half, and others that glibc would accept.
-const LIES: [u64; 9] = [
+const CORRUPT_WORDS: [u64; 9] = [
     1,
     i32::MAX as u64,
     1 << 31,
@@ -183,16 +183,16 @@ const LIES: [u64; 9] = [
 fn a_corrupt_semaphore_still_wakes_and_every_wait_ends() {
     let theirs = Theirs::new();
     let ours = theirs.ours();
-    for (lie, private) in LIES
+    for (word, private) in CORRUPT_WORDS
         .into_iter()
-        .flat_map(|lie| LIES.map(|other| (lie, other)))
+        .flat_map(|word| CORRUPT_WORDS.map(|other| (word, other)))
     {
         let after = ours.0.u64_at(8);
         after.store(private, Ordering::Relaxed);
-        ours.word().store(lie, Ordering::Relaxed);
+        ours.word().store(word, Ordering::Relaxed);
         ours.wake();
         ours.wait(LONG); // A ring is there, or what passes for one.
-        assert_eq!(ours.word().load(Ordering::Relaxed) as u32, 0, "{lie:#x}");
+        assert_eq!(ours.word().load(Ordering::Relaxed) as u32, 0, "{word:#x}");
         ours.wait(Duration::from_micros(1));
         assert_eq!(after.load(Ordering::Relaxed), private, "not ours to write");
     }
@@ -206,8 +206,8 @@ fn a_peer_that_overwrites_the_word_in_a_loop_blocks_no_thread() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                for lie in LIES {
-                    other.word().store(lie, Ordering::Relaxed);
+                for word in CORRUPT_WORDS {
+                    other.word().store(word, Ordering::Relaxed);
                 }
             }
         });

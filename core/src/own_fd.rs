@@ -1,8 +1,8 @@
 //! Fork-safe descriptors: a drop in a forked child closes no file of the child.
 //!
-//! A forked child has copies of its parent's objects and descriptors. It may have closed the descriptors, as daemons
-//! do, and have opened files of its own under the same numbers. If it then drops such an object, a plain `OwnedFd`
-//! would close a file of the child.
+//! A forked child has copies of its parent's objects and descriptors. The child may have closed the descriptors, as
+//! daemons do, and have opened files of its own under the same numbers. If it then drops such an object, a plain
+//! `OwnedFd` would close a file of the child.
 
 use crate::fork_guard::OriginProcess;
 use crate::os::fstat;

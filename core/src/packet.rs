@@ -140,7 +140,7 @@ pub fn receive(
 ///
 /// # Safety
 ///
-/// `recvmsg` has filled `message`, what it points at is still there, and this is called once.
+/// `recvmsg` has filled `message`, the buffers that it points at still exist, and this is called once for it.
 unsafe fn parse_control(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     let (mut files, mut sender) = (Vec::new(), 0);
     // SAFETY: the headers are the kernel's, within `msg_control`; each descriptor in them is open and no other code

@@ -118,7 +118,7 @@ fn layout(capacity: usize) -> Result<Layout, SegmentError> {
     })
 }
 
-/// A mapped segment. It stays mapped as long as any of its rings is in use.
+/// A segment, which stays mapped as long as any of its rings is in use.
 pub struct Segment {
     mapping: SharedMapping,
     capacity: usize,

@@ -275,7 +275,7 @@ impl SharedMapping {
         self.check_still_in_use()
     }
 
-    /// Return true if a peer has truncated the file: what was read before this call may never have been written.
+    /// Return true if a peer has truncated the file: bytes that were read before this call may never have been written.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         self.guard.is_truncated()

@@ -119,7 +119,8 @@ impl Guard {
         Guard(slot)
     }
 
-    /// Return true if the range was truncated: what was read before this call may be zeros that replace the content.
+    /// Return true if the range was truncated: bytes that were read before this call may be zeros that replace the
+    /// content.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         // Acquire: the mark is stored before the zeros are mapped, so a thread that has read one of them sees the mark

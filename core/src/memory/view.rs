@@ -20,7 +20,7 @@ pub enum Mode {
     Shared,
 }
 
-/// A writable mapping of a part of an extent. It may outlive the extent.
+/// A writable mapping of a part of an extent, which may outlive the extent.
 #[derive(Debug)]
 pub struct View {
     span: MappedRange,

@@ -9,8 +9,8 @@
 //! * What the worker writes is untrusted. The pool knows where each chunk ends, so a count is never higher than that,
 //!   whatever the word contains; a count that is too low makes tasks run twice, and nothing else.
 //! * A coroutine has a bit that the pool clears before it sends the coroutine. The side that sets the bit first has the
-//!   coroutine: the worker, which then begins it, or the pool, which has taken it back. The pool uses a bit for another
-//!   coroutine once the worker has seen what it was sent with this one.
+//!   coroutine: the worker, which then begins it, or the pool, which has taken it back. The pool gives a bit to another
+//!   coroutine once the worker has seen all messages that name the bit.
 
 use crate::memory::mapping::SharedMapping;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

@@ -284,7 +284,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((got, is_all))
     }
 
-    /// Copy an item. Return false if it is large, or if there is no room for it behind what was copied since `before`.
+    /// Append an item to the output. Return false if the item is large, or too much in addition to the bytes copied
+    /// since `before`.
     pub(super) fn copy_item(
         &self,
         (at, head): Item,

@@ -8,7 +8,8 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Return all that dead members with this slot have left. The current owner of the slot may be this member.
+    /// Return all items and memory that dead members with this slot have held. The current owner of the slot may be
+    /// this member.
     pub fn recover(&self, slot: u32, deadline: u64) -> Result<Wakeups, HeapError> {
         let (slot, self_id) = (u64::from(slot), self.self_id());
         self.return_all(
@@ -23,7 +24,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.allocator.undo_log().close(deadline);
     }
 
-    /// Return all that this member holds. It must not change the queue afterwards.
+    /// Return all items and memory that this member holds. The member must not change the queue afterwards.
     pub fn abandon(&self, deadline: u64) -> Result<Wakeups, HeapError> {
         self.deferred.clear();
         self.allocator.abandon(deadline)?;

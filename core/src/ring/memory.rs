@@ -43,7 +43,8 @@ pub trait RingMemory {
     fn reader_waits(&self) -> &AtomicU32;
     /// Return the flag with which the writer sleeps for room, see [`crate::wait::flags`].
     fn writer_waits(&self) -> &AtomicU32;
-    /// Return true if the peer has truncated the memory: what was read before this call may never have been written.
+    /// Return true if the peer has truncated the memory: bytes that were read before this call may never have been
+    /// written.
     #[inline]
     fn is_truncated(&self) -> bool {
         false

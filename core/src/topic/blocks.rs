@@ -1,4 +1,4 @@
-//! The allocator of pages for large records. It is private to a publisher and touches no shared memory.
+//! The allocator of pages for large records, which is private to a publisher and touches no shared memory.
 
 use crate::memory::arena::GRANULE;
 use std::collections::BTreeMap;

@@ -38,9 +38,9 @@
 //!
 //! # Trust
 //!
-//! Subscribers can write the directory and nothing of a log. A publisher checks the bounds of what they store: an
-//! impossible head cuts that subscriber off. A publisher may write anything into its log: a subscriber checks the
-//! bounds against the size of the log, which is sealed, and detaches itself from a log with impossible values.
+//! Subscribers can write the directory and no part of a log. A publisher checks the bounds of the values that they
+//! store: an impossible head cuts that subscriber off. A publisher may write anything into its log: a subscriber checks
+//! the bounds against the size of the log, which is sealed, and detaches itself from a log with impossible values.
 
 pub mod blocks;
 pub mod directory;

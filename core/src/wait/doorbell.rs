@@ -1,7 +1,7 @@
 //! A wake-up that any process which knows a path can send: a local datagram socket in the file system.
 //!
 //! A [`LoopWaker`](super::waker::LoopWaker) joins two processes that have performed a handshake. A doorbell wakes an
-//! event loop for members that never met. It carries no data: the loop checks what has changed.
+//! event loop for members that never met. A wake-up carries no data: the loop checks for changes.
 
 use super::waker::MAX_DRAINED;
 use crate::os::check_syscall;

@@ -109,7 +109,7 @@ impl Channel {
         let keep = || Box::new(Shared(kept)) as KeptPayload;
         let sent = self.publish(opcode | PARCEL, id, &payload, keep, role)?;
         crash::point!(ParcelSent);
-        lent.entries.clear(); // They are the peer's now.
+        lent.entries.clear(); // The loans belong to the peer now.
         Ok(sent)
     }
 

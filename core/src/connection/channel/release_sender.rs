@@ -34,7 +34,7 @@ impl ReleaseSender for Channel {
                 self.release(&receiver);
                 Ok(())
             }
-            Err(_) => Ok(()), // Another thread does it now.
+            Err(_) => Ok(()), // Another thread processes them now.
         }
     }
 }

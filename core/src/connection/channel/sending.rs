@@ -11,8 +11,7 @@ use thiserror::Error;
 pub(super) const BEHIND_BYTES: usize = 512 << 10;
 pub(super) const BEHIND_FRAMES: usize = 8192;
 
-/// The reason why a frame was not sent. Nothing of it was sent; except after a violation or the end, the channel
-/// remains usable.
+/// The reason why a frame, as a whole, was not sent. Except after a violation or the end, the channel remains usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum SendError {

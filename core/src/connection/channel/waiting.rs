@@ -129,7 +129,7 @@ impl Channel {
         }
     }
 
-    /// Return true if the peer, by its own word, has last sent on the current CPU.
+    /// Return true if the peer has stored that it last sent on the current CPU.
     #[inline]
     pub fn is_on_our_cpu(&self) -> bool {
         // Relaxed: a hint.
@@ -186,7 +186,7 @@ impl Channel {
     ///
     /// With `reading` false, sleep for room alone, and leave incoming frames in the ring if the peer is still behind. A
     /// `patient` side, in an event loop, is not woken for items of streams; it is woken for frames behind them from now
-    /// on, even if this returns false: the caller must then take what is there.
+    /// on, even if this returns false: the caller must then take the frames that have come.
     pub fn park(&self, reading: bool, patient: bool) -> Result<bool, Violation> {
         self.await_room()?;
         if !reading {
@@ -200,7 +200,7 @@ impl Channel {
         };
         flags::announce(receiver.reader.memory().reader_waits(), how);
         if how == flags::PATIENT {
-            receiver.reader.poll_tail()?; // Else what came before the announcement may be behind what is known.
+            receiver.reader.poll_tail()?; // Otherwise the known tail may miss frames that came before the announcement.
         }
         let arrived = receiver.peek()?.is_some();
         self.wake_writer(&receiver);

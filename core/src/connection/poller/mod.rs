@@ -48,7 +48,7 @@ struct Entry<K> {
     satisfied_until: u64,
 }
 
-/// The event that is about to come.
+/// An event that the caller of the poller expects soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A frame, on any channel.
@@ -101,7 +101,7 @@ pub struct Poller<K> {
     sleeps: u64,
     /// True if a part of a large frame has moved since the last check.
     moved: bool,
-    /// Event that is about to come, regardless of the spin budget.
+    /// Event that is expected soon, for which the next poll spins regardless of the spin budget.
     expects: Option<Expected>,
     /// True if the poller may spin for frames that are not there.
     pub spinning: bool,

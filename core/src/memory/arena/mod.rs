@@ -3,7 +3,7 @@
 //!
 //! # The contract
 //!
-//! * An arena is private to its owner. Other processes know block references, and what they send is untrusted:
+//! * An arena is private to its owner. Other processes know block references, and the ones they send are untrusted:
 //!   [`Arena::find`] and [`Arena::end_loan`] accept any values and check them.
 //! * A *block* is a run of whole granules of one extent. It lives while this process has a *hold* on it, or a
 //!   [`Holder`] has a *loan*.

@@ -5,7 +5,7 @@
 //! * All of an extent's memory is allocated when it is created, and its seals fix its size. So the other side cannot
 //!   truncate the file under our mapping; it can only change bytes, or make them zeros.
 //! * The other side may write any of it at any time: memory that is mapped by both can be mapped writable by both. So
-//!   no reference or slice into it is made here, bytes are copied by raw pointers, and what is read may be anything.
+//!   no reference or slice into it is made here, bytes are copied by raw pointers, and every byte read is untrusted.
 
 use crate::crash;
 use crate::memory::bytes;
@@ -64,7 +64,7 @@ pub enum ExtentError {
 
 /// A mapped extent: writable if it belongs to this side, read-only if it belongs to the peer.
 ///
-/// It stays mapped until it is dropped; its descriptor is closed with the last of it and its [`View`]s.
+/// The extent stays mapped until it is dropped. Its descriptor is closed with the last of the extent and its [`View`]s.
 #[derive(Debug)]
 pub struct Extent {
     number: u32,

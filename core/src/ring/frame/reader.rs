@@ -80,7 +80,7 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// Return the next frame if all of it has come. It stays until [`FrameReader::take`].
+    /// Return the header of the next frame if the whole frame has come. The frame stays until [`FrameReader::take`].
     ///
     /// The header is read once, into private memory, and checked there.
     #[inline]

@@ -279,7 +279,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     /// Frees the reservations of this member itself, as [`recover`](Self::recover) does, and returns their number. No
     /// other thread may use them meanwhile.
     pub fn abandon(&self, deadline: u64) -> Result<usize, HeapError> {
-        // They are in the table too: completing one twice would be a corruption.
+        // The table has these runs too: completing one twice would be a corruption.
         lock(&self.unreported_moves).clear();
         let self_id = self.undo_log.members().self_id();
         self.recover(|owner| owner == self_id, deadline)

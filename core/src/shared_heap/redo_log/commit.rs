@@ -80,7 +80,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         let undone = undo.map(|undo| undo.split_off(savepoint.undo.min(undo.len())));
         for undo in undone.into_iter().flatten().rev() {
             match undo {
-                Undo::Write(number, value) => pending.writes.at_mut(number).1 = value,
+                Undo::Write(number, value) => pending.writes.get_mut(number).1 = value,
                 Undo::Fresh(at, value) => {
                     if let Some(word) = self.seqlock.changeable(at) {
                         // Release: like all stores to shared words, in program order.

@@ -321,7 +321,7 @@ impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
         }
         match writes.find(at) {
             Some(number) => {
-                let write = writes.at_mut(number);
+                let write = writes.get_mut(number);
                 if let Some(undo) = undo {
                     undo.push(Undo::Write(number, write.1));
                 }

@@ -81,7 +81,7 @@ impl Writes {
         }
     }
 
-    pub(super) fn at_mut(&mut self, number: usize) -> &mut (u64, u64) {
+    pub(super) fn get_mut(&mut self, number: usize) -> &mut (u64, u64) {
         match number.checked_sub(INLINE) {
             None => &mut self.inline[number],
             Some(number) => &mut self.overflow[number],

@@ -304,7 +304,7 @@ impl RetryTimer {
     #[cold]
     fn is_hopeless(&mut self, moved: u64) -> bool {
         if moved / 2 > u64::from(MAX_ATTEMPTS) {
-            return true; // So many changes within one attempt: the next one will meet some too.
+            return true; // After so many changes within one attempt the next attempt would meet some too.
         }
         let now = crate::clock::now();
         let since = *self.since.get_or_insert(now);

@@ -66,7 +66,7 @@ impl<W: Words> Directory<W> {
         self.count_change();
     }
 
-    /// Release a listing. Attached subscribers can still read what was published.
+    /// Release a listing. Attached subscribers can still read all published records.
     pub fn release_listing(&self, listing: usize) {
         // Release: a process that finds it closed finds all that was published.
         self.listing(listing, DESCRIPTOR)

@@ -3,7 +3,7 @@
 use std::io;
 use thiserror::Error;
 
-/// The reason why a record was not published. Nothing of it is visible.
+/// The reason why a record was not published. No part of the record is visible.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum PublishError {

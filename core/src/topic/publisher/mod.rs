@@ -316,7 +316,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         low.max(by_index)
     }
 
-    /// Publish what was written, and release the listing. The caller wakes all sleepers.
+    /// Publish all written records, and release the listing. The caller wakes all sleepers.
     pub fn close(&mut self) {
         self.publish();
         self.directory.release_listing(self.listing);

@@ -57,8 +57,8 @@ pub struct Subscriber<L, D: Words> {
     lost_before: u64,
 }
 
-/// A function that opens the memory of a publisher's log. It returns the reason of a failure, or None if the publisher
-/// has ended.
+/// A function that opens the memory of a publisher's log, and else returns the reason of the failure, or None if the
+/// publisher has ended.
 pub trait Opener<L>: FnMut(&ListingInfo) -> Result<L, Option<String>> {}
 
 impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
@@ -226,7 +226,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
             History::Last(count) => floor.max(tail.saturating_sub(count)),
             History::Oldest => floor,
         };
-        // Not so many that the subscriber is cut off before it has read one.
+        // At most half of the allowed lag, so that the subscriber is not cut off before it has read a record.
         let head = match self.policy {
             Policy::Disconnect if self.lag > 0 => head.max(tail.saturating_sub(self.lag / 2)),
             _ => head,

@@ -66,7 +66,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Reorders the items of a list: `order` has the old index of each item. Returns false, and changes nothing, unless
-    /// `order` has each index once, for example because the list has another length by now.
+    /// `order` has each index once: the list may have another length by now.
     pub fn permute(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -20,7 +20,7 @@ impl<W: Words> Directory<W> {
         self.word(self.seat_at(seat) + CELLS + CELL * listing as u64 + field)
     }
 
-    /// Return how far the subscriber of a seat has read of this publisher; None if it is not attached.
+    /// Return the progress of the subscriber of a seat in the log of this publisher; None if it is not attached.
     #[inline]
     pub fn progress(
         &self,

@@ -23,7 +23,7 @@ class ChannelError(Exception):
     """Error of a channel that is closed, or whose peer broke the rules. The channel must no longer be used."""
 
 class PeerLeft(ChannelError):
-    """Error of a channel whose peer has left and closed its end of the bell. Nothing was sent."""
+    """Error of a channel whose peer has left and closed its end of the doorbell. Nothing was sent."""
 
 class Overtaken(Exception):
     """Error of a request after another thread has begun a call with a higher id.

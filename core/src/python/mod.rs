@@ -1,7 +1,7 @@
 //! The Python module `shmrpc._core`: thin, and the only place that knows PyO3.
 //!
-//! The GIL is let go around anything that can wait, and before anything is
-//! published: in one process the peer needs it to answer.
+//! Functions release the GIL around each wait, and before they publish anything: a peer in the same process needs the
+//! GIL to answer.
 
 mod codec;
 mod objects;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 /// The native core of shmrpc.
 ///
-/// It relies on the GIL in several places, which `gil_used` declares to a free-threaded Python.
+/// The core relies on the GIL in several places, which `gil_used` declares to a free-threaded Python.
 #[pymodule(gil_used = true)]
 mod _core {
     #[pymodule_export]
@@ -118,6 +118,7 @@ mod _core {
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
+    /// Completes the module: registers classes with the interpreter, and adds `Message`.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
@@ -130,7 +131,7 @@ mod _core {
         rpc::client::endpoint::document::<ThreadEndpoint>(py)
     }
 
-    /// The points of Python's operations where this process can be made to die, and how often each was passed.
+    /// Returns the crash points of operations that Python calls, each with the number of times that it was passed.
     #[cfg(feature = "crashpoints")]
     #[pyfunction]
     fn crash_points() -> Vec<(&'static str, u64)> {
@@ -139,8 +140,8 @@ mod _core {
         names.zip(crate::crash::passed()).collect()
     }
 
-    /// Lets this process get a signal when it passes a point for the `times`th time from now on. The time of its death
-    /// goes to `obituary`, a descriptor.
+    /// Arms a crash point: this process sends itself the signal when it passes the point for the `times`th time from
+    /// now on, and writes the time of its death to the descriptor `obituary`. Raises ValueError for an unknown name.
     #[cfg(feature = "crashpoints")]
     #[pyfunction]
     fn crash_at(name: &str, times: u64, signal: i32, obituary: i32) -> PyResult<()> {
@@ -150,7 +151,8 @@ mod _core {
         Ok(())
     }
 
-    /// Asks the kernel for turns of `nanoseconds` of CPU for this thread; true if they are shorter from now on.
+    /// Asks the kernel for CPU time slices of `nanoseconds` for this thread. Returns True if its slices are shorter
+    /// from now on.
     #[pyfunction]
     fn shorten_time_slice(nanoseconds: u64) -> std::io::Result<bool> {
         crate::scheduling::shorten_time_slice(nanoseconds)

@@ -15,16 +15,16 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use std::os::raw::{c_char, c_int};
 use std::sync::{Arc, Mutex, Once};
 
-/// Smallest number of bytes that are copied without the GIL.
+/// The smallest number of bytes that are copied without the GIL.
 pub(crate) const LONG: usize = 64 << 10;
 
-const GIVEN_BACK: &str = "this memory was given back by release()";
+const RELEASED: &str = "this buffer was released by release()";
 
 /// A buffer in shared memory, by the buffer protocol. While it or a view of it lives, the memory is used for nothing
 /// else.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Buffer {
-    /// None once `release` has given the memory back.
+    /// None once `release` has released the memory.
     memory: Mutex<Option<buffer::Buffer>>,
     /// Stays mapped while views exist, even if the buffer is released.
     _extent: Arc<Extent>,
@@ -33,11 +33,12 @@ pub struct Buffer {
     is_writable: bool,
 }
 
-/// Lets the C library keep the memory of large objects that are freed, for later ones.
+/// Makes the C library keep the memory of large freed objects for later ones.
 ///
 /// The library learns from frees how much to keep: at first it keeps no block of 128 KiB or more. Then each bytes
 /// object of a megabyte is a new mapping, and filling it costs a page fault for every page, several times as much as
-/// the copy. A single free of the largest size that the library learns from, whose memory is never touched, teaches it.
+/// the copy. A single free of the largest size that the library learns from, of memory that is never touched, is
+/// enough.
 fn keep_freed_memory() {
     /// The largest size that glibc learns from, without its own header.
     const MAX_LEARNED: usize = (32 << 20) - (64 << 10);
@@ -59,7 +60,7 @@ pub fn is_buffer(value: &Bound<'_, PyAny>) -> bool {
     unsafe { ffi::PyObject_CheckBuffer(value.as_ptr()) != 0 }
 }
 
-/// Returns the address of a view's memory. Python has no function for that if the memory is read-only.
+/// Returns the address of a view's memory, for which Python has no function if the memory is read-only.
 #[pyfunction]
 pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
     let mut found = ffi::Py_buffer::new();
@@ -124,20 +125,22 @@ impl Buffer {
         }
     }
 
-    /// Returns its address and its length; None once it was released.
+    /// Returns the address and the length of the memory; None once it was released.
     pub(crate) fn location(&self) -> Option<(*const u8, usize)> {
         (!self.released()).then_some((self.address as *const u8, self.len))
     }
 
-    fn with<R>(&self, use_it: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
+    /// Calls `operate` with the memory, and returns the result. Raises ValueError once the memory was released.
+    fn with<R>(&self, operate: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
         let memory = lock(&self.memory);
-        use_it(
+        operate(
             memory
                 .as_ref()
-                .ok_or_else(|| PyValueError::new_err(GIVEN_BACK))?,
+                .ok_or_else(|| PyValueError::new_err(RELEASED))?,
         )
     }
 
+    /// Returns a view of this mode. Raises Unmapped if this process has no room for the view.
     fn map(slf: &Bound<'_, Self>, mode: Mode) -> PyResult<View> {
         let py = slf.py();
         let (mapping, start) = slf.get().with(|memory| {
@@ -159,7 +162,7 @@ impl Buffer {
     }
 }
 
-/// Copies a buffer of shared memory into a new bytes object.
+/// Returns a new bytes object with a copy of a buffer of shared memory.
 pub(crate) fn copy_out<'py>(
     py: Python<'py>,
     memory: &buffer::Buffer,
@@ -172,7 +175,7 @@ pub(crate) fn copy_out<'py>(
 unsafe impl Export for Buffer {
     fn memory(&self) -> PyResult<Memory> {
         if self.released() {
-            return Err(PyBufferError::new_err(GIVEN_BACK));
+            return Err(PyBufferError::new_err(RELEASED));
         }
         Ok(Memory {
             address: self.address,
@@ -184,7 +187,7 @@ unsafe impl Export for Buffer {
 
 #[pymethods]
 impl Buffer {
-    /// Returns a copy.
+    /// Returns a copy of the bytes. Raises ValueError once the memory was released.
     pub(crate) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         // Not under the lock, which must not be held while the thread waits for the GIL.
         self.with(|_| Ok(()))?;
@@ -195,23 +198,25 @@ impl Buffer {
         })
     }
 
-    /// Returns a writable view whose changes stay in this process. Raises Unmapped if there is no room for it.
+    /// Returns a writable view whose changes stay in this process. Raises Unmapped if this process has no room for the
+    /// view.
     fn private(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Private)
     }
 
-    /// Returns a writable view whose changes the sender of the buffer sees. Raises Unmapped if there is no room for it.
+    /// Returns a writable view whose changes the sender of the buffer sees. Raises Unmapped if this process has no room
+    /// for the view.
     fn shared(slf: &Bound<'_, Self>) -> PyResult<View> {
         Buffer::map(slf, Mode::Shared)
     }
 
-    /// Gives the memory back now. Views of it must no longer be used, because their contents may change.
+    /// Releases the memory now. The program must no longer use views of it, because their contents may change.
     fn release(&self) {
         let memory = lock(&self.memory).take();
         drop(memory);
     }
 
-    /// True once the memory was given back.
+    /// True once the memory was released.
     #[getter]
     fn released(&self) -> bool {
         lock(&self.memory).is_none()
@@ -254,7 +259,7 @@ unsafe impl Export for View {
 
 #[pymethods]
 impl View {
-    /// Keeps later changes in this process.
+    /// Makes later changes stay in this process.
     fn detach(&self) -> PyResult<()> {
         self.mapping.detach().map_err(PyOSError::new_err)
     }

@@ -1,6 +1,6 @@
 //! File descriptors that belong to an object.
 //!
-//! If an exception of a signal's handler comes between two instructions, the object is dropped, and so is closed.
+//! If the handler of a signal raises between two instructions, the object is dropped, which closes the file.
 
 use crate::own_fd::OwnFd;
 use crate::packet;
@@ -12,7 +12,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
-fn closed() -> PyErr {
+/// Returns the error for a closed file.
+fn closed_error() -> PyErr {
     os_error(&io::Error::from_raw_os_error(libc::EBADF))
 }
 
@@ -25,23 +26,27 @@ impl Descriptor {
         Descriptor(Mutex::new(Some(file.into())))
     }
 
+    /// Locks the file.
     fn file(&self) -> MutexGuard<'_, Option<OwnFd>> {
         lock(&self.0)
     }
 
-    /// Returns the result of `operate` for the file. Raises OSError if the file is closed.
+    /// Calls `operate` with the file, and returns the result. Raises OSError if that fails or if the file is closed.
     pub(crate) fn with<T>(
         &self,
         operate: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
     ) -> PyResult<T> {
         let file = self.file();
-        let file = file.as_ref().ok_or_else(closed)?;
+        let file = file.as_ref().ok_or_else(closed_error)?;
         operate(file.as_fd()).map_err(|error| os_error(&error))
     }
 
-    /// Returns the file itself. This object is closed then.
+    /// Returns the file itself, and closes this object. Raises OSError if the file is closed.
     pub(crate) fn take(&self) -> PyResult<OwnedFd> {
-        self.file().take().map(OwnFd::into_inner).ok_or_else(closed)
+        self.file()
+            .take()
+            .map(OwnFd::into_inner)
+            .ok_or_else(closed_error)
     }
 }
 
@@ -68,12 +73,12 @@ impl Descriptor {
 
 /// Receives the next packet of up to ``size`` bytes from a socket.
 ///
-/// Returns its bytes, empty at the end of the stream; its descriptors, at least eight if there are as many; True if
-/// there were more descriptors, or this process could not take them; and the id of the process that sent the packet, 0
-/// if that has no id here or the socket does not have SO_PASSCRED.
+/// Returns the bytes of the packet, empty at the end of the stream; at least the first eight descriptors; True if there
+/// were more descriptors, or this process could not take them; and the id of the process that sent the packet, 0 if
+/// that process has no id here or the socket does not have SO_PASSCRED. Raises OSError if no packet comes in time.
 ///
-/// ``timeout`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of that time for
-/// which it spins.
+/// ``timeout`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of this time for
+/// which the call spins.
 #[pyfunction]
 #[pyo3(signature = (socket, size, timeout=0, spin=0, /))]
 pub fn receive_packet(
@@ -98,7 +103,7 @@ pub fn receive_packet(
     Ok((bytes, files, packet.cut, packet.sender))
 }
 
-/// Sends a packet with descriptors, without a wait: whole, or not at all.
+/// Sends a packet with descriptors, without a wait: the whole packet, or nothing. Raises OSError if that fails.
 #[pyfunction]
 pub fn send_packet(socket: i32, bytes: &[u8], files: Vec<PyRef<'_, Descriptor>>) -> PyResult<()> {
     let held: Vec<_> = files.iter().map(|each| each.file()).collect();
@@ -108,6 +113,6 @@ pub fn send_packet(socket: i32, bytes: &[u8], files: Vec<PyRef<'_, Descriptor>>)
         .collect();
     // SAFETY: the caller keeps `socket` open during the call; a closed one is an error.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    let files = files.ok_or_else(closed)?;
+    let files = files.ok_or_else(closed_error)?;
     packet::send(socket, bytes, &files).map_err(|error| os_error(&error))
 }

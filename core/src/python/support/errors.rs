@@ -19,7 +19,7 @@ pyo3::create_exception!(
     _core,
     PeerLeft,
     ChannelError,
-    "The peer has left: its end of the bell is closed. Nothing was sent."
+    "The peer has left: its end of the doorbell is closed. Nothing was sent."
 );
 
 pyo3::create_exception!(
@@ -73,7 +73,7 @@ pub(crate) fn unmapped_error(py: Python<'_>, reason: Violation) -> PyErr {
     )
 }
 
-/// Raises the exception that a function of the C API has set, if its status is not 0.
+/// Raises the exception that a function of the C API has set, unless its status is 0.
 pub(crate) fn check_status(py: Python<'_>, status: std::os::raw::c_int) -> PyResult<()> {
     match status {
         0 => Ok(()),
@@ -81,7 +81,7 @@ pub(crate) fn check_status(py: Python<'_>, status: std::os::raw::c_int) -> PyRes
     }
 }
 
-/// Returns the exception with `errno` as an attribute.
+/// Returns the exception with the attribute `errno`, or the exception that setting the attribute has raised.
 fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     match error.value(py).setattr(intern!(py, "errno"), errno) {
         Ok(()) => error,
@@ -120,12 +120,12 @@ pub(crate) fn violation_error(violation: Violation) -> PyErr {
     ChannelError::new_err(violation.to_string())
 }
 
-/// Returns an OSError.
+/// Returns the OSError for an error of the system.
 pub(crate) fn os_error(error: &io::Error) -> PyErr {
     PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
 
-/// Runs `action` in a destructor with no exception set, and restores the exception afterwards.
+/// Runs `action` in a destructor without a set exception, restores the exception afterwards, and returns the result.
 ///
 /// An object may be dropped while Python unwinds a frame that an exception has left. A call into Python then would lose
 /// that exception, or crash.

@@ -22,10 +22,11 @@ pub(crate) unsafe trait Export {
     fn memory(&self) -> PyResult<Memory>;
 }
 
-/// Implements `__getbuffer__`.
+/// Implements `__getbuffer__` of an object that exports memory. Raises BufferError if there is no memory, or if a
+/// writable view of read-only memory is requested.
 ///
 /// # Safety
-/// `view` is the caller's to be filled.
+/// The caller owns `view`, which this function fills.
 pub(crate) unsafe fn export<T>(
     object: &Bound<'_, T>,
     view: *mut ffi::Py_buffer,

@@ -1,4 +1,4 @@
-//! `InPlaceBytes`: bytes of an item or a message, read where they are.
+//! `InPlaceBytes`: bytes of an item or a message, read in place.
 
 use crate::memory::bytes;
 use crate::python::support::buffer::new_bytes;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// while this object or a view of it lives.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct InPlaceBytes {
-    /// Keeps the memory.
+    /// Owner of the memory.
     _owner: Arc<dyn Any + Send + Sync>,
     address: usize,
     len: usize,
@@ -57,7 +57,7 @@ unsafe impl Export for InPlaceBytes {
 
 #[pymethods]
 impl InPlaceBytes {
-    /// Returns a copy.
+    /// Returns a copy of the bytes.
     pub(crate) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let from = self.address;
         // SAFETY: mapped for as long as this object; `to` is as long.
@@ -84,7 +84,7 @@ impl InPlaceBytes {
         Err(PyBufferError::new_err(text))
     }
 
-    /// Does nothing: the end of the item or the message frees the memory, or that of its last view.
+    /// Does nothing: the memory is freed with the item or the message, or with the last view of it.
     fn release(&self) {}
 
     unsafe fn __getbuffer__(

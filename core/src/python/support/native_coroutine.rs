@@ -1,7 +1,7 @@
 //! Coroutines that the core runs.
 //!
-//! Most of them end in their first step. One that does not delegates to an awaitable of Python's, or to several, one
-//! after the other. This module keeps their state and gives them the methods of a coroutine.
+//! Most coroutines end in their first step. Any other coroutine delegates to an awaitable of Python's, or to several,
+//! one after the other. This module keeps the state of a coroutine and implements its methods.
 
 use crate::python::support::step::{self, Step, ThrowArguments, send};
 use crate::sync::lock;
@@ -34,12 +34,13 @@ pub(crate) enum Next<'py, S> {
     Return(Bound<'py, PyAny>),
     /// Delegate to this iterator of an awaitable, as `__await__` returns it.
     Await(Bound<'py, PyAny>),
-    /// Yield None, to let the event loop turn once.
+    /// Yield None, so that the event loop runs one iteration.
     Yield(S),
 }
 
-/// References for the garbage collector.
+/// State that refers to Python objects.
 pub(crate) trait Traverse {
+    /// Visits the references for the garbage collector.
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError>;
 }
 
@@ -66,30 +67,30 @@ pub(crate) trait NativeCoroutine:
     /// Returns the state, whose lock is never held while Python code runs.
     fn state(&self) -> &Mutex<State<Self>>;
 
-    /// Returns the result of a first step, if it is there already.
+    /// Returns the result of a first step, if the result is there already.
     fn poll_ready<'py>(&self, _py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(None)
     }
 
-    /// Begins.
+    /// Runs the first step up to the returned action.
     fn start<'py>(
         &self,
         py: Python<'py>,
         start: Self::Start,
     ) -> PyResult<Next<'py, Self::Suspended>>;
 
-    /// Goes on after a `yield` of its own.
+    /// Continues after a `yield` of its own.
     fn resume<'py>(
         &self,
         py: Python<'py>,
         suspended: Self::Suspended,
     ) -> PyResult<Next<'py, Self::Suspended>>;
 
-    /// Goes on after a result that [`receive`](Self::receive) has taken.
+    /// Continues after a result for which [`receive`](Self::receive) has returned None.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Next<'py, Self::Suspended>>;
 
-    /// Takes the result or the exception of an awaitable, or the exception that has kept the coroutine from having one.
-    /// Returns the coroutine's own result, or None if it goes on.
+    /// Receives the result or the exception of an awaitable, or the exception that has kept the coroutine from getting
+    /// an awaitable. Returns the coroutine's own result, or None if the coroutine continues.
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -102,10 +103,10 @@ pub(crate) trait NativeCoroutine:
         error
     }
 
-    /// Gives up at a `yield` of its own, because the coroutine is closed or was dropped.
+    /// Cleans up at a `yield` of its own, because the coroutine is closed or was dropped.
     fn abandon(&self, _suspended: Self::Suspended) {}
 
-    /// Gives up at a `yield` of its own, because an exception was thrown there.
+    /// Cleans up at a `yield` of its own, because an exception was thrown there.
     fn cancel(&self, _py: Python<'_>, suspended: Self::Suspended) -> PyResult<()> {
         self.abandon(suspended);
         Ok(())
@@ -125,11 +126,11 @@ pub(crate) trait NativeCoroutine:
         Ok(())
     }
 
-    /// Drops these references.
+    /// Drops the references that [`visit`](Self::visit) visits.
     fn forget(&self) {}
 }
 
-fn change<T: NativeCoroutine>(this: &T, to: State<T>) -> State<T> {
+fn replace_state<T: NativeCoroutine>(this: &T, to: State<T>) -> State<T> {
     std::mem::replace(&mut *lock(this.state()), to)
 }
 
@@ -153,10 +154,10 @@ pub(crate) fn advance<'py, T: NativeCoroutine>(
     {
         return Ok(Step::Returned(value));
     }
-    match change(this, State::Running) {
+    match replace_state(this, State::Running) {
         State::New(start) if sent.is_none() => proceed(this, py, this.start(py, start)),
         State::New(start) => {
-            change(this, State::New(start));
+            replace_state(this, State::New(start));
             let text = "can't send non-None value to a just-started coroutine";
             Err(PyTypeError::new_err(text))
         }
@@ -170,7 +171,7 @@ pub(crate) fn advance<'py, T: NativeCoroutine>(
     }
 }
 
-/// Goes on with the outcome of a step of the awaitable.
+/// Continues with the outcome of a step of the awaitable.
 #[inline]
 fn proceed_after<'py, T: NativeCoroutine>(
     this: &T,
@@ -180,7 +181,7 @@ fn proceed_after<'py, T: NativeCoroutine>(
     let py = awaitable.py();
     let result = match step {
         Ok(Step::Yielded(value)) => {
-            change(this, State::Delegated(awaitable.unbind()));
+            replace_state(this, State::Delegated(awaitable.unbind()));
             return Ok(Step::Yielded(value));
         }
         Ok(Step::Returned(value)) => Ok(value),
@@ -193,7 +194,7 @@ fn proceed_after<'py, T: NativeCoroutine>(
     }
 }
 
-/// Goes on until the coroutine is suspended or has ended.
+/// Continues until the coroutine is suspended or has ended.
 #[inline]
 fn proceed<'py, T: NativeCoroutine>(
     this: &T,
@@ -204,13 +205,13 @@ fn proceed<'py, T: NativeCoroutine>(
         let result = match next {
             Ok(Next::Return(value)) => return end(this, Ok(value)),
             Ok(Next::Yield(suspended)) => {
-                change(this, State::Suspended(suspended));
+                replace_state(this, State::Suspended(suspended));
                 return Ok(Step::Yielded(PyNone::get(py).to_owned().into_any()));
             }
             Ok(Next::Await(awaitable)) => {
                 match send(&awaitable, &PyNone::get(py).to_owned().into_any()) {
                     Ok(Step::Yielded(value)) => {
-                        change(this, State::Delegated(awaitable.unbind()));
+                        replace_state(this, State::Delegated(awaitable.unbind()));
                         return Ok(Step::Yielded(value));
                     }
                     Ok(Step::Returned(value)) => Ok(value),
@@ -232,7 +233,7 @@ fn end<'py, T: NativeCoroutine>(
     this: &T,
     result: PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Step<'py>> {
-    change(this, T::FINAL);
+    replace_state(this, T::FINAL);
     result.map(Step::Returned)
 }
 
@@ -242,13 +243,13 @@ pub(crate) fn throw<'py, T: NativeCoroutine>(
     py: Python<'py>,
     exception: ThrowArguments<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match change(this, State::Running) {
+    match replace_state(this, State::Running) {
         State::New(_) => {
-            change(this, T::FINAL);
+            replace_state(this, T::FINAL);
             Err(exception.into_error()?)
         }
         State::Suspended(suspended) => {
-            change(this, T::FINAL);
+            replace_state(this, T::FINAL);
             this.cancel(py, suspended)?;
             Err(exception.into_error()?)
         }
@@ -263,20 +264,20 @@ pub(crate) fn throw<'py, T: NativeCoroutine>(
 
 /// Ends the coroutine where it is suspended. Idempotent.
 pub(crate) fn close<T: NativeCoroutine>(this: &T, py: Python<'_>) -> PyResult<()> {
-    match change(this, State::Running) {
+    match replace_state(this, State::Running) {
         State::Delegated(awaitable) => {
             let closed = step::close(awaitable.bind(py));
-            change(this, T::FINAL);
+            replace_state(this, T::FINAL);
             closed
         }
         State::Running => Err(refuse(this, State::Running)),
         State::Suspended(suspended) => {
-            change(this, T::FINAL);
+            replace_state(this, T::FINAL);
             this.abandon(suspended);
             Ok(())
         }
         State::New(_) | State::Ended => {
-            change(this, T::FINAL);
+            replace_state(this, T::FINAL);
             Ok(())
         }
     }
@@ -286,7 +287,7 @@ pub(crate) fn close<T: NativeCoroutine>(this: &T, py: Python<'_>) -> PyResult<()
 #[cold]
 fn refuse<T: NativeCoroutine>(this: &T, state: State<T>) -> PyErr {
     let has_ended = matches!(state, State::Ended);
-    change(this, state);
+    replace_state(this, state);
     T::misuse(has_ended)
 }
 
@@ -305,12 +306,12 @@ macro_rules! methods {
                 native_coroutine::advance(self, &none)?.into_iteration()
             }
 
-            /// Runs on to the next point where it is suspended.
+            /// Runs the coroutine up to the point where it is suspended next.
             fn send<'py>(&self, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
                 native_coroutine::advance(self, value)?.into_iteration()
             }
 
-            /// Raises an exception where it is suspended.
+            /// Raises an exception at the point where the coroutine is suspended.
             #[pyo3(signature = (kind, value=None, traceback=None))]
             fn throw<'py>(
                 &self,
@@ -323,7 +324,7 @@ macro_rules! methods {
                 native_coroutine::throw(self, py, exception)
             }
 
-            /// Ends it where it is suspended. Idempotent.
+            /// Ends the coroutine at the point where it is suspended. Idempotent.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 native_coroutine::close(self, py)
             }
@@ -344,7 +345,7 @@ macro_rules! methods {
 
 pub(crate) use methods;
 
-/// Visits what the coroutine refers to, for the garbage collector.
+/// Visits the references of the coroutine for the garbage collector.
 pub(crate) fn traverse<T: NativeCoroutine>(
     this: &T,
     visit: &PyVisit<'_>,
@@ -361,16 +362,16 @@ pub(crate) fn traverse<T: NativeCoroutine>(
     this.visit(visit)
 }
 
-/// Drops what the coroutine refers to, for the garbage collector.
+/// Drops the references of the coroutine for the garbage collector.
 pub(crate) fn clear<T: NativeCoroutine>(this: &T) {
-    if let State::Suspended(suspended) = change(this, State::Ended) {
+    if let State::Suspended(suspended) = replace_state(this, State::Ended) {
         this.abandon(suspended);
     }
     this.forget();
 }
 
-/// Lets the interpreter run a step of `T` without StopIteration for its result and without a call by PyO3, which has no
-/// support for `am_send`.
+/// Sets the slots by which the interpreter runs a step of `T` without StopIteration for its result. PyO3 does not
+/// support `am_send`.
 pub(crate) fn install_slots<T: NativeCoroutine>(py: Python<'_>) {
     let class = py.get_type::<T>();
     // SAFETY: it is a heap type, which contains its slots for `await`, and no code uses it yet. The GIL is held.

@@ -1,7 +1,7 @@
-//! Owners: numbers of tasks and threads, by which a lock or a transaction identifies its holder. No number is given
+//! Owners: numbers of tasks and threads, by which a lock or a transaction identifies its holder. No number is used
 //! twice.
 //!
-//! The address of a task, or the ident of a thread, belongs to another one as soon as the first has ended.
+//! The address of a task, or the ident of a thread, may belong to another one once the first has ended.
 
 use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::intern;
@@ -36,6 +36,7 @@ struct Asyncio {
     current_task: Result<Py<PyAny>, Py<PyDict>>,
 }
 
+/// Returns the functions, which are looked up once.
 fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     static ASYNCIO: PyOnceLock<Asyncio> = PyOnceLock::new();
     ASYNCIO.get_or_try_init(py, || {
@@ -53,7 +54,7 @@ fn asyncio(py: Python<'_>) -> PyResult<&'static Asyncio> {
     })
 }
 
-/// Returns the event loop that runs in this thread.
+/// Returns the event loop that runs in this thread; None if there is none.
 fn running_loop(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     let running = asyncio(py)?.running_loop.bind(py).call0()?;
     Ok(Some(running).filter(|running| !running.is_none()))
@@ -64,7 +65,7 @@ pub(crate) fn is_in_loop(py: Python<'_>) -> PyResult<bool> {
     Ok(running_loop(py)?.is_some())
 }
 
-/// Returns the number of the task that runs here, or of the thread.
+/// Returns the number of the task that runs in this thread, or of the thread if no task does.
 #[inline]
 pub(crate) fn current_owner(py: Python<'_>) -> PyResult<u64> {
     if let Some(running) = running_loop(py)? {
@@ -89,6 +90,7 @@ fn number_of(task: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
 }
 
+/// Gives a task a new number, and returns the number. A task that accepts no attribute gets an entry in [`numbers`].
 #[cold]
 fn give_number(task: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = task.py();

@@ -1,4 +1,4 @@
-//! Ends this process when another one has ended, whatever it does at that time.
+//! End of this process when another process has ended, whatever this process does at that time.
 
 use crate::os::check_syscall;
 use crate::python::support::errors::os_error;
@@ -6,28 +6,30 @@ use pyo3::prelude::*;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Kills this process as soon as the process `master`, a pidfd, has ended. A thread of the core that needs no GIL does
-/// that.
+/// Kills this process as soon as the process of the pidfd `master` has ended. Starts a thread for that, which needs no
+/// GIL.
 ///
-/// `first` is the pidfd of a process that is killed before. `life` is a pipe whose other end `master` holds: its end
-/// counts as the end of `master`, which may have become another program.
+/// The process of the pidfd `first` is killed before. `life` is a pipe whose other end `master` holds: the end of the
+/// pipe counts as the end of `master`, which may have become another program. Raises OSError if they cannot be watched.
 #[pyfunction]
 #[pyo3(signature = (master, first = None, life = None))]
 pub fn die_with(master: i32, first: Option<i32>, life: Option<i32>) -> PyResult<()> {
-    watch(master, first, life).map_err(|error| os_error(&error))
+    start_watching(master, first, life).map_err(|error| os_error(&error))
 }
 
-fn own(fd: i32) -> io::Result<OwnedFd> {
+/// Returns a duplicate of a descriptor.
+fn duplicate(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let fd = check_syscall(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
     // SAFETY: the descriptor is new, so no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
-    let process = own(master)?;
-    let first = first.map(own).transpose()?;
-    let life = life.map(own).transpose()?;
+/// Starts the thread that kills this process.
+fn start_watching(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
+    let process = duplicate(master)?;
+    let first = first.map(duplicate).transpose()?;
+    let life = life.map(duplicate).transpose()?;
     let blocked = BlockedSignals::new();
     let watcher = std::thread::Builder::new().name("shmrpc-orphan".into());
     watcher.spawn(move || {
@@ -44,7 +46,7 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
         loop {
             // SAFETY: both structures live.
             if unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) } > 0 {
-                end(first.as_ref());
+                kill_both(first.as_ref());
             }
         }
     })?;
@@ -52,8 +54,8 @@ fn watch(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills this process, which nothing can prevent, and another one before.
-fn end(first: Option<&OwnedFd>) -> ! {
+/// Kills the process `first`, and then this process, by SIGKILL.
+fn kill_both(first: Option<&OwnedFd>) -> ! {
     // SAFETY: no memory is involved; a null pointer stands for the details of the signal.
     unsafe {
         if let Some(first) = first {

@@ -1,11 +1,11 @@
-//! `ReentrantLock`: a lock among the threads of this process that is never waited for.
+//! `ReentrantLock`: a lock for the threads of this process, none of which waits for the lock.
 
 use crate::sync::lock;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A lock that its thread can acquire again, as the handler of a signal does.
+/// A lock that its thread can acquire again, for example in the handler of a signal.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct ReentrantLock(Arc<Mutex<LockState>>);
 
@@ -29,7 +29,7 @@ impl ReentrantLock {
         ReentrantLock(Arc::default())
     }
 
-    /// Acquires the lock until the guard is released or dropped; None if another thread holds the lock.
+    /// Acquires the lock, and returns a guard that releases it. Returns None if another thread holds the lock.
     fn try_acquire(&self) -> Option<LockGuard> {
         let mut state = lock(&self.0);
         if state.count > 0 && state.thread != thread_number() {

@@ -1,4 +1,4 @@
-//! `Scratch`: private bytes for the time of one call, without an allocation each time.
+//! `Scratch`: private bytes for the time of one call, mostly without an allocation.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -10,8 +10,8 @@ const MAX_SPARES: usize = 2;
 
 thread_local!(static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) });
 
-/// An empty buffer. It is newly allocated if this thread already uses those that it keeps, as code run by the garbage
-/// collector may.
+/// A buffer that is empty at first. A new buffer is allocated only if this thread has none to spare, because code that
+/// the garbage collector runs may use them.
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {

@@ -12,7 +12,7 @@ pub(crate) enum Step<'py> {
 }
 
 impl<'py> Step<'py> {
-    /// Returns the value that was yielded, or raises StopIteration with the value that was returned.
+    /// Returns the yielded value, or raises StopIteration with the returned value.
     pub(crate) fn into_iteration(self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Step::Yielded(value) => Ok(value),
@@ -22,7 +22,7 @@ impl<'py> Step<'py> {
     }
 }
 
-/// Sends a value to an awaitable of Python's.
+/// Sends a value to an awaitable of Python's, and returns the outcome of the step.
 #[inline]
 pub(crate) fn send<'py>(
     awaitable: &Bound<'py, PyAny>,
@@ -40,7 +40,7 @@ pub(crate) fn send<'py>(
     }
 }
 
-/// Raises an exception in an awaitable, at the point where it is suspended.
+/// Raises an exception in an awaitable, at the point where it is suspended, and returns the outcome of the step.
 pub(crate) fn throw<'py>(
     awaitable: &Bound<'py, PyAny>,
     exception: ThrowArguments<'py>,
@@ -62,7 +62,7 @@ pub(crate) fn throw<'py>(
     }
 }
 
-/// Closes an awaitable, if it has a method for that.
+/// Closes an awaitable, if it has a method `close`.
 pub(crate) fn close(awaitable: &Bound<'_, PyAny>) -> PyResult<()> {
     let close = awaitable.getattr_opt("close")?;
     close.map_or(Ok(()), |close| close.call0().map(drop))
@@ -94,7 +94,7 @@ impl ThrowArguments<'_> {
     }
 }
 
-/// Asks an asynchronous iterator for its next item, and returns an awaitable whose steps can be run.
+/// Calls `__anext__` of an asynchronous iterator, and returns an iterator of the steps of the awaitable.
 #[inline]
 pub(crate) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: the slots of a type live as long as the type, which lives as long as the object; each is called with an
@@ -113,8 +113,8 @@ pub(crate) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     }
 }
 
-/// Returns a generator that is marked as a coroutine, whose steps run without `__await__`. Raises TypeError for any
-/// other object.
+/// Returns the object if it is a generator marked as a coroutine, whose steps run without `__await__`. Raises TypeError
+/// for any other object.
 #[cold]
 fn check_is_coroutine(next: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     let flags = || {

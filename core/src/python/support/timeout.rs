@@ -1,4 +1,4 @@
-//! Timeouts that users give.
+//! Timeouts that users pass.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,13 +6,14 @@ use pyo3::types::PyBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Returns the instant this many seconds from now; None stands for no limit.
+/// Returns the instant this many seconds from now; None, which means no deadline, without a timeout or for one that is
+/// too long for an instant.
 pub(crate) fn deadline(timeout: Option<f64>) -> Option<Instant> {
     let limit = Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?;
     Instant::now().checked_add(limit)
 }
 
-/// Returns the seconds of a timeout that a user gave. Raises TypeError or ValueError for any other value.
+/// Returns the seconds of a user's timeout. Raises TypeError or ValueError for a value that is no timeout.
 pub(crate) fn parse_timeout(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
     let seconds = match timeout.is_instance_of::<PyBool>() {
         true => None,
@@ -35,7 +36,7 @@ pub(crate) fn parse_timeout(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
     }
 }
 
-/// Sleeps until the deadline; None stands for the rest of the process's life.
+/// Sleeps until the deadline, or forever if it is None.
 pub(crate) fn sleep_until(deadline: Option<Instant>) {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

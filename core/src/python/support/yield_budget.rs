@@ -1,15 +1,14 @@
-//! `YieldBudget`: the time for which a task may go on before it yields to the event loop.
+//! `YieldBudget`: the time that a task may use before it yields to the event loop.
 
 use crate::clock;
 use crate::connection::channel::SLICE;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Checks between two reads of the clock, each of which takes as long as a tenth of the work between.
+/// The number of checks for one read of the clock, which takes as long as a tenth of the work between two reads.
 const CHECKS_PER_READ: u32 = 8;
 
-/// The end of the time for which a task may go on without a turn of the event loop. Before the first begin, it has
-/// passed.
+/// The time that a task may use before it yields to the event loop. The budget is spent before the first `begin`.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
 pub struct YieldBudget {
@@ -18,8 +17,8 @@ pub struct YieldBudget {
 }
 
 impl YieldBudget {
-    /// Does what `is_spent` does, for work that takes less time than a read of the clock: returns false a few times in
-    /// a row without one.
+    /// Does what `is_spent` does, for work that takes less time than a read of the clock: reads the clock in one of
+    /// [`CHECKS_PER_READ`] calls, and returns false in the other ones.
     #[inline]
     pub fn is_spent_sampled(&self) -> bool {
         let checks = self.checks.load(Relaxed);
@@ -35,7 +34,7 @@ impl YieldBudget {
         YieldBudget::default()
     }
 
-    /// Returns True if the event loop has to turn now.
+    /// Returns True if the task must yield to the event loop now.
     fn is_spent(&self) -> bool {
         // Relaxed, here and below: only the loop's thread writes; another thread that reads errs by one turn.
         clock::now() >= self.end.load(Relaxed)
@@ -46,7 +45,7 @@ impl YieldBudget {
         self.end.store(clock::now() + SLICE, Relaxed);
     }
 
-    /// Ends the budget, because the event loop has turned.
+    /// Ends the budget, because the task has yielded to the event loop.
     fn end(&self) {
         self.end.store(0, Relaxed);
     }

@@ -21,15 +21,15 @@ use crate::python::support::buffer::copy_of;
 /// Kinds of types, by the addresses of the types, which are kept alive.
 type Types = HashMap<usize, (Py<PyType>, Kind)>;
 
-/// Check that the encoder makes of an instance of a type.
+/// The check that decides if an instance of a type is plain.
 enum Kind {
-    /// Nothing, because the codec carries it as it is.
+    /// No check: the codec carries the instance as it is.
     Plain,
-    /// Nothing, because it needs more than the codec.
+    /// No check: the instance needs more than the codec.
     NotPlain,
-    /// Nothing, because it needs more than the codec, but the core writes its usual forms.
+    /// No check: the instance needs more than the codec, but the core itself writes the usual forms of the type.
     Native,
-    /// Its fields.
+    /// A check of the fields.
     Fields(Arc<Fields>),
 }
 
@@ -48,12 +48,12 @@ struct PendingInstance {
     depth: u32,
 }
 
-/// Greatest nesting of arrays and maps on the wire, for which a reader has enough stack.
+/// The maximum nesting of arrays and maps on the wire, for which a reader has enough stack.
 const MAX_DEPTH: u32 = 500;
-/// Most cached types: more than a program has, unless it makes types as it runs.
+/// The maximum number of cached types: more than a program has, unless it makes types at run time.
 const MAX_TYPES: usize = 4096;
 
-/// Reason for which a check cannot tell that a value is plain.
+/// The reason for which a check does not find a value plain.
 enum Obstacle {
     /// The value is nested deeper than the check goes.
     TooDeep,
@@ -65,7 +65,7 @@ enum Obstacle {
 
 type Check = Result<(), Obstacle>;
 
-/// Returns a body in Python's form: bytes, or a parcel.
+/// Returns a written body as bytes, or as a parcel if there are buffers.
 #[inline]
 fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> {
     let body = copy_of(py, &written.bytes)?;
@@ -86,18 +86,19 @@ fn body_of(py: Python<'_>, written: OutgoingBody) -> PyResult<Bound<'_, PyAny>> 
     Ok(Bound::new(py, Parcel::from_parts(body, buffers, bytes))?.into_any())
 }
 
-/// Encoder of values. It writes a value of MessagePack's own types here, unless `reference` is set. `encode_plain`
-/// encodes a value that the codec carries as it is, `encode_value` any other one, and `encode_values` an array of
-/// values.
+/// Encoder of values. The core writes a value of MessagePack's own types, unless `reference` is set. The function
+/// `encode_plain` encodes a value that the codec carries as it is, `encode_value` any other value, and `encode_values`
+/// an array of values.
 ///
-/// `is_plain` is called once for each further type. It returns True if `encode_plain` carries the type as it is, and
-/// False if not; two tuples of fields if an instance is plain that has the fields of the first tuple itself, and plain
-/// values in those of the second; or None if the core writes the usual NumPy arrays, or memoryviews.
+/// The encoder calls `is_plain` once for each further type. The function returns True if `encode_plain` carries the
+/// type as it is, and False if not. It returns two tuples of fields if an instance is plain that itself has the fields
+/// of the first tuple, and has plain values in the fields of the second. It returns None if the core writes the usual
+/// NumPy arrays, or memoryviews.
 ///
-/// Bytes of at least `large` bytes are not plain. They, and arrays of at least `large_array` bytes, travel beside the
-/// body. With `whole`, objects that are shared within a value arrive shared: `encode_value` and `encode_values` alone
-/// encode such values. An argument that is a tuple is then an array whose items are one value, and an argument that is
-/// a list holds one value in each item.
+/// A bytes object of at least `large` bytes is not plain. Such objects, and arrays of at least `large_array` bytes,
+/// travel beside the body. With `whole`, an object that occurs twice in a value arrives as one object: only
+/// `encode_value` and `encode_values` encode such values. An argument that is a tuple is then an array whose items are
+/// one value, and each item of an argument that is a list is a value of its own.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Encoder {
     encode_plain: Py<PyAny>,
@@ -108,12 +109,12 @@ pub struct Encoder {
     /// True if the codec encodes every value.
     reference: bool,
     types: Mutex<Types>,
-    /// Number of times that the types were forgotten.
+    /// The number of times that the cache was cleared.
     changes: AtomicU64,
 }
 
 impl Encoder {
-    /// Returns a writer of MessagePack's own types, and `Unsupported` if the codec has to encode every value.
+    /// Returns a writer of MessagePack's own types. Fails if the codec has to encode every value.
     #[inline]
     pub(crate) fn writer<'a>(
         &'a self,
@@ -125,7 +126,7 @@ impl Encoder {
         Ok(Writer::new(to, &self.rules))
     }
 
-    /// Writes a value. Returns `Unsupported` if the core cannot write a part of it.
+    /// Writes a value. Fails if the core cannot write a part of the value.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -135,7 +136,7 @@ impl Encoder {
         self.writer(to)?.value(value)
     }
 
-    /// Writes an array of values.
+    /// Writes an array of arguments. Fails if the core cannot write a part of one.
     #[inline]
     fn write_all(
         &self,
@@ -147,12 +148,13 @@ impl Encoder {
         values.iter().try_for_each(|value| writer.argument(value))
     }
 
+    /// Locks the cache of types.
     fn types(&self) -> MutexGuard<'_, Types> {
         lock(&self.types)
     }
 
-    /// Checks that `value` is plain, if all instances that are added to `pending` are. Runs no Python code, so nothing
-    /// changes meanwhile.
+    /// Checks that `value` is plain, provided that all instances which this adds to `pending` are. Runs no Python code,
+    /// so that nothing changes meanwhile.
     #[inline]
     fn check(
         &self,
@@ -214,10 +216,10 @@ impl Encoder {
                 return Ok(());
             }
             if is(&raw mut ffi::PyDict_Type) {
-                let mut place: ffi::Py_ssize_t = 0;
+                let mut position: ffi::Py_ssize_t = 0;
                 let mut key = std::ptr::null_mut();
                 let mut item = std::ptr::null_mut();
-                while ffi::PyDict_Next(value, &mut place, &mut key, &mut item) != 0 {
+                while ffi::PyDict_Next(value, &mut position, &mut key, &mut item) != 0 {
                     self.check(types, key, depth + 1, pending)?;
                     self.check(types, item, depth + 1, pending)?;
                 }
@@ -243,8 +245,8 @@ impl Encoder {
         }
     }
 
-    /// Repeats a check until all types are classified. Returns None if all values are plain except those in `pending`,
-    /// else the answer.
+    /// Runs a check, and repeats it until all types are classified. Returns the answer, or None if that depends on the
+    /// instances in `pending` alone. Raises RecursionError for a value that is nested too deep.
     fn check_classified(
         &self,
         py: Python<'_>,
@@ -315,7 +317,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// Returns the bytes of `value`, by `encode_plain` if it is plain, else by `otherwise`.
+    /// Returns what `encode_plain` returns for `value` if that is plain, and what `otherwise` returns if not.
     fn encode_by<'py>(
         &self,
         value: &Bound<'py, PyAny>,
@@ -332,7 +334,7 @@ impl Encoder {
         otherwise.bind(py).call1((value,))
     }
 
-    /// Lets the writer write values of this type from now on.
+    /// Makes the writer write arrays, or memoryviews, from now on if `kind` is that type.
     fn note_written(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) {
         if kind == &raw mut ffi::PyMemoryView_Type {
             self.rules.views.store(true, Ordering::Relaxed);
@@ -341,6 +343,7 @@ impl Encoder {
         }
     }
 
+    /// Asks `is_plain` for the kind of a type, and caches the answer.
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
         // SAFETY: the type of a living object lives; this takes a reference of its own.
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
@@ -365,7 +368,8 @@ impl Encoder {
     }
 }
 
-/// Returns true if the codec carries a time in a field as it is. The codec converts a time of another zone to UTC.
+/// Returns true for a time that the codec carries as it is in a field: the codec would convert one of another zone to
+/// UTC.
 fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     let py = value.py();
     let (zone, fold) = if let Ok(time) = value.cast_exact::<PyDateTime>() {
@@ -378,7 +382,7 @@ fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     !fold && zone.is_none_or(|zone| PyTzInfo::utc(py).is_ok_and(|utc| zone.is(&*utc)))
 }
 
-/// Returns the kind of a type by the answer of `is_plain`.
+/// Converts an answer of `is_plain`.
 fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if answer.is_none() {
         return Ok(Kind::Native);
@@ -429,7 +433,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the bytes of one value, or its parcel.
+    /// Returns the body of one value: bytes, or a parcel. Raises what the functions raise.
     pub(crate) fn encode<'py>(
         &self,
         py: Python<'py>,
@@ -445,7 +449,7 @@ impl Encoder {
         self.encode_by(value, plain, &self.encode_value)
     }
 
-    /// Returns the bytes of an array of values, or its parcel. The array itself is no value.
+    /// Returns the body of an array of values: bytes, or a parcel. Raises TypeError if `values` is no tuple or list.
     fn encode_all<'py>(
         &self,
         py: Python<'py>,
@@ -477,7 +481,7 @@ impl Encoder {
         self.encode_by(values, plain, &self.encode_values)
     }
 
-    /// Forgets all types, so that `is_plain` is called anew, because a type was registered.
+    /// Clears the cache of types, because a program has registered a type.
     fn forget(&self) {
         let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);

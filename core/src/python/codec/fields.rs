@@ -1,11 +1,11 @@
-//! Fields that an instance itself has. It may leave others to its class, whose attribute is the default.
+//! Fields that an instance itself has. For other fields the attribute of the class is the default.
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// FieldNames of attributes, interned as the names in an instance's `__dict__`.
+/// Names of attributes, interned as the names in an instance's `__dict__` are.
 pub struct FieldNames(Vec<Py<PyString>>);
 
 impl FieldNames {
@@ -19,8 +19,8 @@ impl FieldNames {
         ))
     }
 
-    /// Returns true if the `__dict__` of `instance` has all of them. May return false for an instance that was given a
-    /// name that is not interned.
+    /// Returns true if the `__dict__` of `instance` has all of these names. May return false for an instance that has
+    /// one of the names as a str that is not interned.
     pub fn all_in(&self, instance: &Bound<'_, PyAny>) -> bool {
         if self.0.is_empty() {
             return true;
@@ -32,18 +32,18 @@ impl FieldNames {
             Bound::from_owned_ptr_or_err(py, own)
         };
         let Ok(own) = own else { return false };
-        let mut place = 0;
+        let mut position = 0;
         self.0.iter().all(|name| {
             // They usually stand in order, so that the next one is found at once.
-            let before = place;
-            find_key(&own, name, &mut place, ffi::Py_ssize_t::MAX) || {
-                place = 0;
-                find_key(&own, name, &mut place, before)
+            let before = position;
+            find_key(&own, name, &mut position, ffi::Py_ssize_t::MAX) || {
+                position = 0;
+                find_key(&own, name, &mut position, before)
             }
         })
     }
 
-    /// Iterates over the values of an instance for these names; None where it has none.
+    /// Iterates over the values of these attributes of an instance; None for an attribute that the instance lacks.
     pub fn values_in<'a, 'py>(
         &'a self,
         instance: &'a Bound<'py, PyAny>,
@@ -58,20 +58,20 @@ impl FieldNames {
     }
 }
 
-/// Searches for this name object among the keys of a dict from position `place` on, before `end`. `place` is behind it
-/// then.
+/// Searches the keys of a dict for this name object, from `position` on up to `end`. Returns true if it is found, and
+/// moves `position` behind the key.
 fn find_key(
     dict: &Bound<'_, PyAny>,
     name: &Py<PyString>,
-    place: &mut ffi::Py_ssize_t,
+    position: &mut ffi::Py_ssize_t,
     end: ffi::Py_ssize_t,
 ) -> bool {
     let mut key = std::ptr::null_mut();
-    while *place < end {
+    while *position < end {
         // SAFETY: the dict is alive, and nothing runs here that could change it. `PyDict_Next` finds no keys in an
         // object that is no dict.
         let found =
-            unsafe { ffi::PyDict_Next(dict.as_ptr(), place, &mut key, std::ptr::null_mut()) };
+            unsafe { ffi::PyDict_Next(dict.as_ptr(), position, &mut key, std::ptr::null_mut()) };
         if found == 0 {
             return false;
         }

@@ -10,7 +10,7 @@ use crate::queue::{Form, Head, PutOutcome};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Smallest number of bytes that are copied without the GIL.
+/// The smallest number of bytes that are copied without the GIL.
 const LONG: u64 = 64 << 10;
 
 /// A large item to be put, which is copied once, into the queue.
@@ -23,6 +23,7 @@ pub(crate) struct LargeItem {
     buffers: Vec<ByteView>,
 }
 
+/// A piece of the items that are put together.
 pub(crate) enum Piece {
     /// This many bytes of the small items.
     Small(usize),
@@ -50,6 +51,7 @@ impl EncodedItems {
         }
     }
 
+    /// Puts all items into the queue, and waits for the owner lock for at most `timeout` nanoseconds.
     pub(crate) fn put(
         &self,
         membership: &QueueMembership,
@@ -61,7 +63,8 @@ impl EncodedItems {
         membership.put_large(self.len, self.count, timeout, |to, at| self.write(to, at))
     }
 
-    /// Writes all items into a chunk that has room. Returns the bytes used.
+    /// Writes all items into a chunk with room, which begins at `to` in this process and at `at` in the queue. Returns
+    /// the number of bytes that the items take.
     pub(crate) fn write(&self, to: *mut u8, at: u64) -> u64 {
         let (mut done, mut used) = (0, 0);
         for piece in &self.pieces {
@@ -80,13 +83,14 @@ impl EncodedItems {
         used as u64
     }
 
+    /// Adds a large item after the small items so far.
     pub(crate) fn add_large(&mut self, large: LargeItem) {
         self.end_small();
         self.len += large.room();
         self.pieces.push(Piece::Large(large));
     }
 
-    /// Ends the run of small items, as a piece before the next item.
+    /// Adds the small items since the last piece as a piece.
     pub(crate) fn end_small(&mut self) {
         let before = self.pieces.iter().map(|piece| match piece {
             Piece::Small(len) => *len,
@@ -99,14 +103,14 @@ impl EncodedItems {
         }
     }
 
-    /// Returns true if the copy takes long.
+    /// Returns true if the copy takes so long that it must not hold the GIL.
     pub(crate) fn is_long(&self) -> bool {
         self.small.bytes.len() as u64 >= LONG || self.len >= LONG
     }
 }
 
 impl LargeItem {
-    /// Returns an item of a value with this body and these buffers.
+    /// Returns the item of a value with this body and these buffers. Raises ValueError if the value is too large.
     pub(crate) fn parcel(body: &[u8], buffers: Vec<ByteView>) -> PyResult<Self> {
         let lengths = buffers.iter().map(|buffer| buffer.len() as u64);
         let parts = layout_of(body, lengths)?;
@@ -114,6 +118,7 @@ impl LargeItem {
     }
 
     /// Returns an item whose only buffer, of `len` bytes, the program fills: a value with this body, or raw bytes.
+    /// Raises ValueError if the value is too large.
     pub(crate) fn to_fill(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         Ok(match body {
             Some(body) => {
@@ -149,24 +154,24 @@ impl LargeItem {
         }
     }
 
-    /// Returns the most bytes that the item takes, at any offset.
+    /// Returns the maximum number of bytes that the item takes, at any offset.
     pub(crate) fn room(&self) -> u64 {
         8 + 64 + self.parts.len.next_multiple_of(8)
     }
 
-    /// Returns the offset and the length of its first buffer, if the item begins at `at`.
+    /// Returns the offset and the length of the first buffer, if the item begins at `at`.
     pub(crate) fn first_buffer(&self, at: u64) -> (u64, u64) {
         let (begin, len) = self.buffer_to_fill();
         (self.head.payload_from(at) + begin, len)
     }
 
-    /// Returns the offset and the length of its first buffer, counted from the begin of its payload.
+    /// Returns the offset of the first buffer from the beginning of the payload, and its length.
     pub(crate) fn buffer_to_fill(&self) -> (u64, u64) {
         self.parts.buffers[0]
     }
 
-    /// Writes the item `used` bytes into a chunk that has room, whose items begin at `to` in this process and at `at`
-    /// in the queue. Returns the bytes used then.
+    /// Writes the item behind the first `used` bytes of a chunk with room, which begins at `to` in this process and at
+    /// `at` in the queue. Returns the number of bytes used then.
     pub(crate) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
         let begin = self.head.payload_from(at + used as u64) - at;
         // SAFETY: the chunk has `room`, and belongs to this operation alone.
@@ -178,12 +183,12 @@ impl LargeItem {
         (begin + self.parts.len).next_multiple_of(8) as usize
     }
 
-    /// Returns the form and the length of its payload.
+    /// Returns the form of the payload, and its length.
     pub(crate) fn payload(&self) -> (Form, u64) {
         (self.form, self.parts.len)
     }
 
-    /// Writes its payload, except buffers that the program fills.
+    /// Writes the payload, except a buffer that the program fills.
     ///
     /// # Safety
     /// The bytes of the payload from `to` on are writable, and no other code uses them.
@@ -200,14 +205,15 @@ impl LargeItem {
     }
 }
 
-/// Completes the item whose payload was written from `at` on: writes its head and aligns its end.
+/// Completes the item that begins at `at`, behind whose head the payload was written: writes the head and aligns the
+/// end.
 pub(crate) fn finish(items: &mut Vec<u8>, at: usize, form: Form) {
     let head = Head::new((items.len() - at - 8) as u64, form);
     items[at..at + 8].copy_from_slice(&head.0.to_ne_bytes());
     items.resize(items.len().next_multiple_of(8), 0);
 }
 
-/// Appends an item of these bytes.
+/// Appends an item with these bytes as its payload.
 pub(crate) fn append(items: &mut Vec<u8>, payload: &ByteView, form: Form) {
     let at = items.len();
     items.extend_from_slice(&[0; 8]);
@@ -232,7 +238,7 @@ pub(crate) fn layout_of(
     })
 }
 
-/// Returns the form that this number stands for in a record.
+/// Returns the form that this number in a record stands for; None for an unknown number.
 pub(crate) fn form_of(number: u8) -> Option<Form> {
     match number {
         0 => Some(Form::Value),

@@ -30,7 +30,7 @@ struct Fields {
 const C_CONTIGUOUS: c_int = 1;
 /// The supported ABI, that of NumPy 2.
 const ABI: c_uint = 0x0200_0000;
-/// Most axes; NumPy's own functions handle arrays with more.
+/// The maximum number of axes; NumPy's own functions handle arrays with more.
 pub(crate) const MAX_AXES: usize = 32;
 
 /// Indices in the table of functions.
@@ -105,7 +105,7 @@ pub(crate) enum MemoryOwner {
 }
 
 impl NumPy {
-    /// Returns NumPy, if the program has imported it with the supported ABI. Runs no Python code.
+    /// Returns NumPy; None unless the program has imported it with the supported ABI. Runs no Python code.
     #[inline]
     pub(crate) fn known(py: Python<'_>) -> Option<&'static NumPy> {
         NUMPY.get(py).or_else(|| {
@@ -115,6 +115,7 @@ impl NumPy {
     }
 
     #[cold]
+    /// Looks NumPy up among the imported modules; None if it is missing or has another ABI.
     fn find(py: Python<'_>) -> Option<NumPy> {
         // SAFETY: the dict of the interpreter, which lives as long as the interpreter.
         let modules = unsafe { Bound::from_borrowed_ptr(py, ffi::PyImport_GetModuleDict()) };
@@ -170,13 +171,13 @@ impl NumPy {
         self.array == kind
     }
 
-    /// Returns the element type with this text.
+    /// Returns the element type with this text on the wire; None if there is none.
     #[inline]
     pub(crate) fn dtype(&self, text: &[u8]) -> Option<&Dtype> {
         self.dtypes.iter().find(|each| each.text.as_bytes() == text)
     }
 
-    /// Describes an array; None if its elements are no numbers, or have gaps or another order.
+    /// Returns a description of an array; None if its elements are no numbers, or have gaps or another order.
     ///
     /// # Safety
     /// `array` is alive and exactly of the type of arrays, the GIL is held, and nothing changes the array while the
@@ -325,7 +326,7 @@ impl NumPy {
         }
     }
 
-    /// Returns the bytes of the elements of an array of this shape; None if there is no such array.
+    /// Returns the number of bytes of an array of this shape; None if no array can have it.
     fn size(&self, dtype: &Dtype, shape: &[ffi::Py_ssize_t]) -> Option<usize> {
         let count = shape.iter().try_fold(1usize, |all, &each| {
             all.checked_mul(usize::try_from(each).ok()?)
@@ -334,7 +335,7 @@ impl NumPy {
         (shape.len() <= MAX_AXES).then_some(size)
     }
 
-    /// Returns a read-only array of the elements in `bytes`.
+    /// Returns a read-only array over the elements in `bytes`; None if the bytes do not have this shape.
     pub(crate) fn view_of_bytes<'py>(
         &self,
         dtype: &Dtype,

@@ -10,8 +10,8 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::os::raw::c_int;
 use std::sync::{Mutex, MutexGuard};
 
-/// Bytes of a buffer that weigh as much as one byte of a body in a stream's credit, because buffers take no room in the
-/// ring.
+/// The number of bytes of a buffer that weigh as much as one byte of a body in a stream's credit: buffers take no room
+/// in the ring.
 const BUFFER_BYTES_PER_BYTE: usize = 16;
 
 /// A body and the buffers that it refers to by their indices. By the buffer protocol, a parcel is its body.
@@ -21,9 +21,9 @@ pub struct Parcel {
     body: Py<PyBytes>,
     /// None once they were dropped by `drop_buffers`.
     buffers: Mutex<Option<Py<PyTuple>>>,
-    /// Its weight in a stream's credit.
+    /// The weight in a stream's credit, in bytes.
     weight: usize,
-    /// The reason for which the parcel cannot be read, if so: this process has no room for it.
+    /// The reason for which this process has no room for the parcel; None for a readable parcel.
     lost: Option<Violation>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn weight(body: usize, bytes: usize) -> usize {
 }
 
 impl Parcel {
-    /// Returns a parcel that cannot be read. Every reader of it raises the reason; other frames are not affected.
+    /// Returns a parcel that cannot be read. Each attempt to read it raises the reason; other frames are not affected.
     pub(crate) fn lost(py: Python<'_>, why: Violation) -> Self {
         Parcel {
             body: PyBytes::new(py, b"").unbind(),
@@ -43,10 +43,12 @@ impl Parcel {
         }
     }
 
+    /// Raises Unmapped if the parcel is lost.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.lost.map_or(Ok(()), |why| Err(unmapped_error(py, why)))
     }
 
+    /// Returns a parcel of this body and these buffers, which have `bytes` bytes in all.
     pub(crate) fn from_parts(
         body: Bound<'_, PyBytes>,
         buffers: Bound<'_, PyTuple>,
@@ -71,6 +73,7 @@ impl Parcel {
         drop(before); // Not under the lock, because a destructor may run any code.
     }
 
+    /// Locks the buffers.
     fn lock(&self) -> MutexGuard<'_, Option<Py<PyTuple>>> {
         lock(&self.buffers)
     }
@@ -78,7 +81,7 @@ impl Parcel {
 
 #[pymethods]
 impl Parcel {
-    /// Makes a parcel. `buffers` are objects with the buffer protocol, contiguous.
+    /// Makes a parcel. Raises TypeError if an object in `buffers` exports no contiguous bytes.
     #[new]
     fn new(py: Python<'_>, body: Bound<'_, PyBytes>, buffers: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffers = PyTuple::new(py, buffers.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
@@ -89,7 +92,7 @@ impl Parcel {
         Ok(Parcel::from_parts(body, buffers, bytes))
     }
 
-    /// The buffers; none once they were dropped. Raises Unmapped if this process has no room for them.
+    /// The buffers, empty once they were dropped. Raises Unmapped if this process has no room for them.
     #[getter]
     pub(crate) fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.check(py)?;
@@ -113,9 +116,9 @@ impl Parcel {
         })
     }
 
-    /// Weight in a stream's credit, in bytes: that of the body, and a small part of the buffers.
+    /// The weight in a stream's credit, in bytes: the size of the body and a small part of the buffers.
     ///
-    /// There is no `len()`, because that would be taken for the size of the body, which `max_frame` limits.
+    /// There is no `len()`, because readers would take it for the size of the body, which `max_frame` limits.
     #[getter]
     #[pyo3(name = "weight")]
     fn weight_in_credit(&self) -> usize {
@@ -138,7 +141,7 @@ impl Parcel {
     }
 }
 
-/// The bytes of an object, for as long as this lives. It is dropped with the GIL.
+/// The bytes of an object, which this keeps alive. A view is dropped with the GIL.
 pub(crate) struct ByteView {
     owner: Py<PyAny>,
     start: *const u8,
@@ -153,7 +156,8 @@ unsafe impl Send for ByteView {}
 unsafe impl Sync for ByteView {}
 
 impl ByteView {
-    /// Returns the bytes that an object exports by the buffer protocol. Raises TypeError if it exports none.
+    /// Returns the bytes that an object exports by the buffer protocol. Raises TypeError if it exports no contiguous
+    /// bytes.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = ffi::Py_buffer::new();
         // SAFETY: this fills `view`, which is released once.

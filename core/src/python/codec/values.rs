@@ -27,12 +27,12 @@ pub(crate) struct Values {
     pub(crate) unencodable: Py<PyAny>,
     pub(crate) undecodable: Py<PyAny>,
     pub(crate) raw: bool,
-    /// Returns the value of a body, whose arrays can be written; None where no receiver owns the values.
+    /// Returns the value of a body with arrays that can be written; None where no receiver owns the values.
     pub(crate) decode_own: Option<Py<PyAny>>,
 }
 
-/// Tells whether an exception says nothing of the value that was read or written, because a signal handler raised it
-/// meanwhile.
+/// Returns true if a signal handler has raised the exception, which then says nothing of the value that was read or
+/// written.
 #[cold]
 pub(crate) fn is_from_signal_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     if !error.is_instance_of::<PyException>(py) {
@@ -46,7 +46,8 @@ pub(crate) fn is_from_signal_handler(py: Python<'_>, error: &PyErr) -> PyResult<
         .extract()
 }
 
-/// Returns the exception to raise for an exception and the number of an item, as `function` returns it.
+/// Returns the exception that `function` returns for an exception and the number of an item. Returns the exception
+/// itself if a signal handler has raised it, and any exception that `function` raises.
 #[cold]
 fn exception_for(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Option<u64>) -> PyErr {
     match is_from_signal_handler(py, &error) {
@@ -71,8 +72,8 @@ fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
 }
 
 impl Values {
-    /// Appends a value to the small items, or returns it as an item if it is large. `index` is its place among values
-    /// that are written together.
+    /// Appends a value to the small items, or returns it as an item if it is large. `index` is the position among
+    /// values that are written together. Raises what `unencodable` returns.
     pub(crate) fn write(
         &self,
         py: Python<'_>,
@@ -104,7 +105,8 @@ impl Values {
         Ok(None)
     }
 
-    /// Returns the value of an item's body. With `owns`, its arrays belong to the receiver.
+    /// Returns the value of an item's body. With `owns`, the receiver may write its arrays. Raises what `undecodable`
+    /// returns.
     pub(crate) fn read<'py>(
         &self,
         py: Python<'py>,
@@ -122,6 +124,7 @@ impl Values {
         }
     }
 
+    /// Returns the value of a body, decoded by Python. Raises the exception that `undecodable` returns.
     fn decoded<'py>(
         &self,
         py: Python<'py>,
@@ -134,7 +137,7 @@ impl Values {
         value.map_err(|error| exception_for(py, &self.undecodable, error, number))
     }
 
-    /// Returns the value of a payload that was copied; None if no item has such a payload.
+    /// Returns the value of a payload that was copied to private memory; None if no correct item has such a payload.
     #[inline]
     pub(crate) fn read_copied<'py>(
         &self,
@@ -167,7 +170,8 @@ impl Values {
         value.map(Some)
     }
 
-    /// Returns the value of an item's body with buffers, without a reference to a buffer, if the core can read it.
+    /// Returns the value of an item's body with buffers, copied so that no part refers to a buffer; None if the core
+    /// cannot read the value.
     pub(crate) fn read_owned<'py>(
         py: Python<'py>,
         body: &Bound<'py, PyBytes>,
@@ -176,7 +180,8 @@ impl Values {
         Reader::decode_owned(py, body.as_bytes(), Some(&Buffers::new(buffers))).ok()
     }
 
-    /// Returns the value of an item's body with buffers. With `owns`, its arrays belong to the receiver.
+    /// Returns the value of an item's body with buffers. With `owns`, the receiver may write its arrays. Raises what
+    /// `undecodable` returns.
     pub(crate) fn read_parcel<'py>(
         &self,
         py: Python<'py>,
@@ -198,7 +203,7 @@ impl Values {
     }
 }
 
-/// Appends a value with this body, or returns it as an item if it has buffers.
+/// Appends a body to the small items, or returns it as an item if it has buffers.
 #[cold]
 fn write_body(
     py: Python<'_>,
@@ -216,6 +221,7 @@ fn write_body(
     LargeItem::parcel(body, buffers).map(Some)
 }
 
+/// Appends small raw bytes to the small items, or returns large ones as an item.
 fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<LargeItem> {
     if bytes.len() as u64 + 8 <= crate::queue::SMALL {
         append(&mut small.bytes, &bytes, Form::Raw);
@@ -224,8 +230,8 @@ fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<LargeItem> {
     Some(LargeItem::raw(bytes.len() as u64, vec![bytes]))
 }
 
-/// Returns the head and the payload of the item at `at`; None if there is none. A member may have overwritten its head
-/// after the check and before the copy.
+/// Returns the head and the payload of the item at `at`; None if there is no whole item, because another member may
+/// have overwritten the head before the copy.
 #[inline]
 pub(crate) fn item_at(items: &[u8], at: usize) -> Option<(Head, &[u8])> {
     let head = Head(u64_at(items.get(at..at + 8)?, 0));

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// A declared type of None, bool, int, float, str, bytes, memoryviews, NumPy arrays and containers of them.
 ///
-/// `scalars`: names of the types that a single value may have, such as "int", or "any" for all of them; `dtypes`: of an
-/// "ndarray" the element types, if not all. An array is described by `each`, the type of the items of a list, or with
-/// `is_tuple` of a tuple of any length; or by `items`, the types of those of a tuple. `keys` and `values` describe a
-/// dict.
+/// `scalars` are the names of the types that a single value may have, such as "int", or "any" for all of them. `dtypes`
+/// are the element types of an "ndarray", if not all are expected. `each` is the type of the items of a list, or with
+/// `is_tuple` of a tuple of any length; `items` are the types of the items of a tuple. `keys` and `values` are the
+/// types in a dict.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct ExpectedType(Arc<TypeSpec>);
 
@@ -53,7 +53,7 @@ impl ExpectedType {
         })))
     }
 
-    /// Returns the value of bytes, or of a parcel.
+    /// Returns the value of a body, which is bytes or a parcel.
     ///
     /// Raises ValueError if the value is not of this type, or if the core cannot read it. Copies of the parcel's
     /// buffers that were made until then replace these buffers.
@@ -78,6 +78,7 @@ impl ExpectedType {
     }
 }
 
+/// Returns the bit of the type of this name. Raises ValueError for an unknown name.
 fn bit(name: &str) -> PyResult<Scalars> {
     Ok(match name {
         "None" => NONE,

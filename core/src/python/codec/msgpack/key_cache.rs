@@ -1,4 +1,4 @@
-//! A cache of the keys of maps, which come again and again: each str is made once.
+//! A cache of the keys of maps, which occur again and again, so that each str is made once.
 
 use crate::sync::lock;
 use pyo3::ffi;

@@ -85,12 +85,13 @@ impl<'py> Buffers<'py> {
         PyTuple::new(py, self.all)
     }
 
+    /// Returns the buffer of this index. Fails if there is none.
     fn get(&self, index: u64) -> Read<&Bound<'py, PyAny>> {
         let index = usize::try_from(index).map_err(|_| Unreadable)?;
         self.all.get(index).ok_or(Unreadable)
     }
 
-    /// Returns the bytes of a buffer.
+    /// Returns the bytes of a buffer as a bytes object, copied unless the buffer is one.
     fn copy(&self, index: u64) -> Read<Bound<'py, PyAny>> {
         let buffer = self.get(index)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
@@ -121,7 +122,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Returns the only value in these bytes.
+    /// Returns the only value in these bytes. Fails if they hold anything else.
     #[inline]
     pub(crate) fn decode(
         py: Python<'py>,
@@ -158,7 +159,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.read(py, expected, Position::default())
     }
 
-    /// Checks that no bytes are left.
+    /// Fails if any bytes are left.
     #[inline]
     pub(crate) fn end(&self) -> Read<()> {
         if self.bytes.is_empty() {
@@ -194,7 +195,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         } else {
             return Err(Unreadable);
         };
-        self.holds(len, values, 0)
+        self.check_len(len, values, 0)
     }
 
     /// Reads an integer that is not negative.
@@ -235,10 +236,11 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.run(len)
     }
 
-    /// Returns the length that a container claims, if enough bytes are left besides the `owed` ones. So nested
-    /// containers do not claim the same bytes, and together have no more items than there are bytes.
+    /// Returns the length `len` that a container claims. Fails unless enough bytes are left for so many entries of at
+    /// least `least` bytes, besides the `owed` bytes. So nested containers do not claim the same bytes, and together
+    /// have no more items than there are bytes.
     #[inline]
-    fn holds(&self, len: usize, least: usize, owed: usize) -> Read<usize> {
+    fn check_len(&self, len: usize, least: usize, owed: usize) -> Read<usize> {
         if len <= self.bytes.len().saturating_sub(owed) / least {
             Ok(len)
         } else {
@@ -246,6 +248,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
+    /// Reads the next byte.
     #[inline]
     fn byte(&mut self) -> Read<u8> {
         let (&first, rest) = self.bytes.split_first().ok_or(Unreadable)?;
@@ -253,6 +256,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(first)
     }
 
+    /// Reads the next `len` bytes.
     #[inline]
     fn run(&mut self, len: usize) -> Read<&'a [u8]> {
         if len > self.bytes.len() {
@@ -263,6 +267,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(run)
     }
 
+    /// Reads the next `N` bytes.
     #[inline]
     fn take<const N: usize>(&mut self) -> Read<[u8; N]> {
         let (first, rest) = self.bytes.split_first_chunk().ok_or(Unreadable)?;
@@ -270,16 +275,19 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(*first)
     }
 
+    /// Reads a length of two bytes.
     #[inline]
     fn u16(&mut self) -> Read<usize> {
         Ok(usize::from(u16::from_be_bytes(self.take()?)))
     }
 
+    /// Reads a length of four bytes.
     #[inline]
     fn u32(&mut self) -> Read<usize> {
         Ok(u32::from_be_bytes(self.take()?) as usize)
     }
 
+    /// Reads the next value, at this position in its containers. Fails if the value is not of the expected type.
     fn read(
         &mut self,
         py: Python<'py>,
@@ -350,7 +358,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Reads the code and the payload, of this length, of an extension.
+    /// Reads an extension whose payload has `len` bytes: the code and the payload.
     #[inline(never)]
     fn extension(
         &mut self,
@@ -467,7 +475,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         unsafe { numpy.view_of(dtype, shape, data, len, buffer.clone()) }.ok_or(Unreadable)
     }
 
-    /// Reads a length of one, two or four bytes.
+    /// Reads a length of one, two or four bytes, for a `width` of 0, 1 or 2.
     #[inline]
     fn wide(&mut self, width: u8) -> Read<usize> {
         match width {
@@ -477,6 +485,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
+    /// Reads an array of `len` items as a list or a tuple.
     fn items(
         &mut self,
         py: Python<'py>,
@@ -484,7 +493,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         len: usize,
         position: Position,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 1, position.owed)?;
+        let len = self.check_len(len, 1, position.owed)?;
         if position.depth == MAX_DEPTH {
             return Err(Unreadable);
         }
@@ -526,6 +535,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
+    /// Reads a map of `len` entries as a dict.
     fn pairs(
         &mut self,
         py: Python<'py>,
@@ -533,7 +543,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         len: usize,
         position: Position,
     ) -> Read<Bound<'py, PyAny>> {
-        let len = self.holds(len, 2, position.owed)?;
+        let len = self.check_len(len, 2, position.owed)?;
         if position.depth == MAX_DEPTH {
             return Err(Unreadable);
         }
@@ -562,7 +572,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 }
 
-/// Returns an object that the interpreter has made, and Unreadable if it had no memory.
+/// Returns an object that the interpreter has made. Fails if the interpreter had no memory.
 ///
 /// # Safety
 /// `made` is a new reference, or null with an exception.
@@ -571,6 +581,7 @@ unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAn
     unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unreadable)
 }
 
+/// Returns an int, or a float if no int is expected.
 #[inline]
 fn unsigned<'py>(py: Python<'py>, expected: &TypeSpec, number: u64) -> Read<Bound<'py, PyAny>> {
     if expected.scalars & (INT | ANY) == 0 {
@@ -584,6 +595,7 @@ fn unsigned<'py>(py: Python<'py>, expected: &TypeSpec, number: u64) -> Read<Boun
     unsafe { owned(py, ffi::PyLong_FromUnsignedLongLong(number)) }
 }
 
+/// Returns an int, or a float if no int is expected.
 #[inline]
 fn signed<'py>(py: Python<'py>, expected: &TypeSpec, number: i64) -> Read<Bound<'py, PyAny>> {
     if expected.scalars & (INT | ANY) == 0 {
@@ -603,7 +615,7 @@ fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
     unsafe { owned(py, ffi::PyFloat_FromDouble(number)) }
 }
 
-/// Returns a copy of these bytes.
+/// Returns a bytes object with a copy of these bytes.
 fn bytes_of<'py>(py: Python<'py>, bytes: &[u8]) -> Read<Bound<'py, PyAny>> {
     let start = bytes.as_ptr().cast();
     // SAFETY: the GIL is held, and the bytes live for the time of the call.

@@ -1,4 +1,4 @@
-//! `SeenObjects`: the objects that the writer has met, by their addresses.
+//! `SeenObjects`: the objects that the writer has written, by their addresses.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ impl SeenObjects {
         }
     }
 
-    /// Adds an address. Returns false if it is there already.
+    /// Adds an address. Returns false if the address was added before.
     #[inline]
     pub(super) fn add(&mut self, address: usize) -> bool {
         if self.few[..self.count].contains(&address) {

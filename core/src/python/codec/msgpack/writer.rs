@@ -23,8 +23,8 @@ pub(crate) struct Unsupported;
 
 type Result<T = ()> = std::result::Result<T, Unsupported>;
 
-/// Most buffers beside a body. Each new one is compared with all of them, so that a buffer that occurs twice in a value
-/// travels once.
+/// The maximum number of buffers beside a body. Each new buffer is compared with all of them, so that a buffer that
+/// occurs twice in a value travels once.
 const MAX_BUFFERS: usize = 64;
 
 /// Options of the writer.
@@ -41,7 +41,7 @@ pub(crate) struct Rules {
     pub(crate) keeps_identity: bool,
 }
 
-/// A body that was written, and its buffers. It is dropped with the GIL.
+/// A written body, and the buffers beside it. It is dropped with the GIL.
 pub(crate) struct OutgoingBody {
     pub(crate) bytes: Scratch,
     pub(crate) buffers: Vec<ByteView>,
@@ -117,7 +117,7 @@ impl<'a> Writer<'a> {
             .try_for_each(|item| unsafe { self.put(item.as_ptr(), 1) })
     }
 
-    /// Returns `Unsupported` if `value`, which is mutable, occurs a second time in a value that keeps its identity.
+    /// Fails if `value`, which is mutable, occurs a second time in a value that keeps its identity.
     ///
     /// # Safety
     /// The conditions of `put`.
@@ -158,6 +158,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Writes a negative integer in its shortest form.
     #[inline(always)]
     fn negative(&mut self, number: i64) {
         match number {
@@ -201,6 +202,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes the head of a str or a bin, whose bytes follow: see [`blob`](Self::blob).
     #[inline]
     fn blob_head(&mut self, len: usize, wide: u8) -> Result {
         if let Ok(len) = u8::try_from(len) {
@@ -231,6 +233,8 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Writes a value of any type but int.
+    ///
     /// # Safety
     /// The conditions of `put`.
     unsafe fn put_other(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
@@ -324,6 +328,8 @@ impl<'a> Writer<'a> {
         self.blob(bytes, 0xd9)
     }
 
+    /// Writes a bytes object, in the body or, if it is large, as a buffer beside the body.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is of type bytes.
     #[inline]
@@ -345,6 +351,8 @@ impl<'a> Writer<'a> {
         self.blob(bytes, 0xc4)
     }
 
+    /// Writes a NumPy array or a memoryview, if the rules allow it.
+    ///
     /// # Safety
     /// The conditions of `put`; `kind` is the type of `value`.
     #[inline(never)]
@@ -369,6 +377,8 @@ impl<'a> Writer<'a> {
         Err(Unsupported)
     }
 
+    /// Writes a NumPy array, in the body or as a buffer beside the body.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is an array of NumPy's.
     unsafe fn ndarray(&mut self, numpy: &'static NumPy, value: *mut ffi::PyObject) -> Result {
@@ -415,6 +425,8 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// Writes a large memoryview of contiguous bytes as a buffer beside the body. Fails for any other memoryview.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is a memoryview.
     unsafe fn memoryview(&mut self, value: *mut ffi::PyObject) -> Result {
@@ -449,8 +461,8 @@ impl<'a> Writer<'a> {
         self.extension(MEMORYVIEW_EXTENSION, |writer| writer.reference(index))
     }
 
-    /// Adds the view that `view_of` returns for `owner` to the buffers, unless that owner is there already. Returns its
-    /// index.
+    /// Adds the view that `view_of` returns for `owner` to the buffers, unless they have a view of that owner. Returns
+    /// the index of the view. Fails if there are too many buffers.
     ///
     /// # Safety
     /// The conditions of `put`.
@@ -473,13 +485,13 @@ impl<'a> Writer<'a> {
         Ok(count as u64)
     }
 
-    /// Writes a reference to a buffer.
+    /// Writes the index of a buffer, as a reference to it.
     fn reference(&mut self, index: u64) -> Result {
         self.unsigned(index);
         Ok(())
     }
 
-    /// Writes an extension, whose payload `write` writes.
+    /// Writes an extension, whose payload `write` writes. Fails for a payload of 64 KiB or more.
     #[inline]
     fn extension(&mut self, code: u8, write: impl FnOnce(&mut Self) -> Result) -> Result {
         let start = self.out.len();
@@ -527,10 +539,10 @@ impl<'a> Writer<'a> {
         unsafe { self.check_first_occurrence(value)? };
         // SAFETY: as above.
         self.map(unsafe { ffi::PyDict_Size(value) } as usize)?;
-        let mut place: ffi::Py_ssize_t = 0;
+        let mut position: ffi::Py_ssize_t = 0;
         let (mut key, mut item) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: as above.
-        while unsafe { ffi::PyDict_Next(value, &mut place, &mut key, &mut item) } != 0 {
+        while unsafe { ffi::PyDict_Next(value, &mut position, &mut key, &mut item) } != 0 {
             // SAFETY: as above.
             unsafe {
                 self.put(key, depth + 1)?;
@@ -541,7 +553,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Returns true if an array refers to memory that both sides have mapped, and `Unsupported` if Python has to decide.
+/// Returns true if an array refers to memory that both sides have mapped. Fails if Python has to decide.
 fn is_shared(memory: MemoryOwner) -> Result<bool> {
     // SAFETY: the GIL is held, because the caller has read the array.
     let py = unsafe { Python::assume_attached() };

@@ -132,7 +132,7 @@ class Descriptor:
 
 @final
 class CallContexts:
-    """Copies of a context, of which a thread enters one after the other, until the next ``renew`` or ``leave``."""
+    """Copies of a context, which a thread enters one after the other, until the next ``renew`` or ``leave``."""
 
     def __new__(cls, base: Context, /) -> CallContexts: ...
     def rebase(self, base: Context, /) -> None:
@@ -327,7 +327,7 @@ class HandlerTable:
 
 @final
 class ClientRequests:
-    """Requests of one client that the core may run, until this is closed."""
+    """The requests of a client that the core may run, until this is closed."""
 
     def __new__(cls, handlers: HandlerTable, running: dict[int, Any], waiting: dict[int, Any], /) -> ClientRequests: ...
     def close(self) -> None:
@@ -589,7 +589,7 @@ class WorkerProgress:
 
 @final
 class StreamSender:
-    """The sending end of a stream: its frames, its credit, and its slice of the event loop's time."""
+    """The sending end of a stream, with its credit and its yield budget."""
 
     def __new__(cls, channel: Channel, opcode: int, id: int, credit: int, overhead: int, /) -> StreamSender: ...
     def send(self, item: bytes | Parcel, /) -> bool:

@@ -1,4 +1,4 @@
-//! Bodies of frames that have come.
+//! Bodies of received frames.
 
 use crate::python::codec::msgpack::reader::Buffers;
 use crate::python::codec::parcel::{Parcel, weight};
@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ops::Range;
 
-/// A body that has come.
+/// The body of a received frame.
 pub(crate) enum Body<'py> {
     Plain(Bound<'py, PyBytes>),
     WithBuffers(Box<BodyWithBuffers<'py>>),
-    /// This process has no room for the body, for this reason.
+    /// A body for which this process has no room, for this reason.
     Lost(Violation),
 }
 
@@ -32,6 +32,7 @@ pub(crate) enum BodyBytes<'py> {
 }
 
 impl<'py> BodyBytes<'py> {
+    /// Returns the bytes.
     fn as_slice(&self) -> &[u8] {
         match self {
             BodyBytes::Object(bytes) => bytes.as_bytes(),
@@ -39,6 +40,7 @@ impl<'py> BodyBytes<'py> {
         }
     }
 
+    /// Returns a bytes object, with a copy if the bytes are a part of a payload.
     fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         match self {
             BodyBytes::Object(body) => Ok(body),
@@ -65,7 +67,7 @@ impl<'py> Body<'py> {
         })))
     }
 
-    /// Returns its bytes and the buffers beside it; None if it is lost.
+    /// Returns the bytes and the buffers beside them; None if the body is lost.
     #[inline]
     pub(crate) fn parts(&self) -> Option<(&[u8], Option<&Buffers<'py>>)> {
         match self {
@@ -75,7 +77,7 @@ impl<'py> Body<'py> {
         }
     }
 
-    /// Returns its weight in a stream's credit, in bytes.
+    /// Returns the weight of the body in a stream's credit, in bytes.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Body::Plain(bytes) => bytes.as_bytes().len(),
@@ -84,7 +86,7 @@ impl<'py> Body<'py> {
         }
     }
 
-    /// Returns the body in Python's form: bytes, or a parcel.
+    /// Returns the body as bytes, or as a parcel if there are buffers or if the body is lost.
     pub(crate) fn into_object(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let parcel = match self {
             Body::Plain(bytes) => return Ok(bytes.into_any()),

@@ -23,9 +23,10 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
-/// Smallest payload, in bytes, that is not joined with other items of a run: joining copies each payload twice more.
+/// The smallest payload, in bytes, that is not joined with other items: joining copies each payload twice more.
 const SMALL_ITEM: usize = 2 << 10;
 
+/// Opens a semaphore of this user, `owner`. Raises OSError, or ChannelError for a semaphore that does not fit.
 fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
     Semaphore::open(&CString::new(format!("/{name}"))?, owner).map_err(|error| match error {
         SemaphoreError::Os(error) => {
@@ -38,13 +39,13 @@ fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
 /// One side of a connection: frames to the peer and from it.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Channel {
-    /// None once it is closed. Its resources go with the last call in progress.
+    /// None once the channel is closed. The last call in progress frees its resources.
     inner: Mutex<Option<Arc<channel::Channel>>>,
     requests: Requests,
 }
 
 impl Channel {
-    /// Returns the channel for the time of one call. The lock is held for no longer than a copy of the pointer.
+    /// Returns the open channel, for the time of one call. Raises ChannelError once the channel is closed.
     #[inline]
     pub(crate) fn open(&self) -> PyResult<Arc<channel::Channel>> {
         let inner = lock(&self.inner);
@@ -56,7 +57,7 @@ impl Channel {
         self.requests.reply_opcode
     }
 
-    /// Returns the reply of a call whose task has let the loop turn.
+    /// Returns the reply of a pipelined call, whose task has yielded to the event loop.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -69,7 +70,7 @@ impl Channel {
             .pipelined_reply(py, channel.as_deref(), id, body)
     }
 
-    /// Forgets a pipelined call whose task waits no longer. Returns true if its reply had come.
+    /// Forgets a pipelined call whose task no longer waits. Returns true if the reply had arrived.
     pub(crate) fn forget(&self, id: u64) -> bool {
         self.requests.forget(id)
     }
@@ -91,7 +92,7 @@ impl Exchange for Channel {
     }
 }
 
-/// Requests of tasks that let the event loop turn.
+/// A channel whose requests are pipelined: their tasks yield to the event loop.
 pub(crate) struct PipeliningExchange<'a>(pub(crate) &'a Channel);
 
 impl Exchange for PipeliningExchange<'_> {
@@ -111,6 +112,8 @@ impl Exchange for PipeliningExchange<'_> {
 }
 
 impl Channel {
+    /// Sends a frame in this role. Returns false if there is no room now: the channel keeps the frame, and sends it
+    /// later.
     fn send_one(
         &self,
         py: Python<'_>,
@@ -130,7 +133,8 @@ impl Channel {
 impl Channel {
     /// Opens one side of a segment; the server's side also initializes its file.
     ///
-    /// The caller keeps ``bell``, to wait for it in an event loop. The channel takes ``lending`` over.
+    /// The caller keeps ``bell``, to wait for the doorbell in an event loop. The channel takes ``loans`` over. Raises
+    /// OSError, or ChannelError if the segment, the doorbell or a semaphore does not fit.
     #[new]
     #[pyo3(signature = (*, segment, capacity, server, bell, semaphores, owner, loans, blocking, max_frame, max_memory, spin, reply_opcode))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
@@ -149,7 +153,7 @@ impl Channel {
         reply_opcode: u32,
     ) -> PyResult<Self> {
         if blocking && semaphores.is_none() {
-            let unfit = "a side that blocks has semaphores";
+            let unfit = "a side that blocks needs semaphores";
             return Err(PyValueError::new_err(unfit));
         }
         // Before a file of another process is read.
@@ -200,7 +204,8 @@ impl Channel {
         })
     }
 
-    /// Sends a frame. Returns False if there is no room: the frame is kept then, and goes out as the peer reads.
+    /// Sends a frame. Returns False if there is no room now: the channel keeps the frame, and sends it as the peer
+    /// reads.
     fn send(
         &self,
         py: Python<'_>,
@@ -211,7 +216,8 @@ impl Channel {
         self.send_one(py, opcode, id, payload, FrameRole::Other)
     }
 
-    /// Sends a request without looking for its reply. Returns False if there is no room: the request is kept then.
+    /// Sends a request, and does not wait for the reply. Returns False if there is no room now: the channel keeps the
+    /// request, and sends it as the peer reads.
     ///
     /// Raises PeerLeft if the peer was quiet for a while and has left, and Overtaken if a call with a higher id was
     /// begun before.
@@ -225,10 +231,10 @@ impl Channel {
         self.send_one(py, opcode, id, payload, FrameRole::Begin)
     }
 
-    /// Sends a request and looks for its reply for as long as that pays.
+    /// Sends a request, and spins for the reply for as long as that is worthwhile.
     ///
-    /// Returns the body alone of a reply with `reply_opcode`. Returns any other frame, and also that reply if the event
-    /// loop has not turned for too long, as (opcode, id, payload). Returns None if nothing came in time.
+    /// Returns only the body of a reply with `reply_opcode`. Returns any other frame as (opcode, id, payload); also
+    /// that reply if the yield budget is spent, so that the task yields. Returns None if no frame came in time.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -242,7 +248,8 @@ impl Channel {
         reply.into_object(py, &body)
     }
 
-    /// Returns the next frame that is there as (opcode, id, payload), or None.
+    /// Returns the next frame as (opcode, id, payload); None if there is none now. Keeps frames of pipelined calls for
+    /// these.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let channel = self.open()?;
         let max_frame = channel.max_frame();
@@ -258,7 +265,7 @@ impl Channel {
         }
     }
 
-    /// Returns True if calls are in flight whose tasks let the event loop turn.
+    /// Returns True if pipelined calls are in flight.
     fn has_pipelined_calls(&self) -> bool {
         !self.requests.pipelined.is_empty()
     }
@@ -311,8 +318,8 @@ impl Channel {
         Ok(Some((received as usize, copy_of(py, &joined)?)))
     }
 
-    /// Silences the bell of this side, which rang, and sends kept frames as far as there is room now. Returns False if
-    /// the bell will never ring again, because the peer has closed it.
+    /// Silences the doorbell of this side, which has rung, and sends kept frames as far as there is room. Returns False
+    /// if the doorbell will never ring again, because the peer has closed it.
     fn wake(&self) -> PyResult<bool> {
         let channel = self.open()?;
         let rings = channel.drain_wakeups();
@@ -325,7 +332,7 @@ impl Channel {
         Ok(rings)
     }
 
-    /// Returns True if every frame was received that was there at the last look.
+    /// Returns True if this side has received all frames that were there at the last check.
     fn is_at_end(&self) -> PyResult<bool> {
         Ok(self.open()?.receiver().is_at_end())
     }
@@ -335,14 +342,14 @@ impl Channel {
         Ok(self.open()?.wake_waiting_writer())
     }
 
-    /// Announces that this side sleeps, so that the peer rings. With `patient`, the peer does not ring for an item of a
-    /// stream. Returns False if there is something to do first.
+    /// Announces that this side is about to sleep, so that the peer rings. With `patient`, the peer does not ring for
+    /// an item of a stream. Returns False if this side must do something before it sleeps.
     #[pyo3(signature = (patient=false))]
     fn park(&self, patient: bool) -> PyResult<bool> {
         self.open()?.park(true, patient).map_err(violation_error)
     }
 
-    /// Withdraws the announcement: this side looks for frames itself, and the peer need not ring.
+    /// Withdraws the announcement: this side polls for frames itself, so that the peer need not ring.
     fn unpark(&self) {
         if let Ok(channel) = self.open() {
             channel.unpark();
@@ -354,41 +361,40 @@ impl Channel {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
-    /// Returns True if a kept frame has a waiter.
+    /// Returns True if a caller waits for a kept frame.
     fn is_awaited(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_awaited())
     }
 
-    /// Returns True if so much waits for the peer to read that this side should ask for nothing more until the peer
+    /// Returns True if so many bytes wait for the peer that this side should request nothing more before the peer
     /// reads.
     fn is_behind(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_behind())
     }
 
-    /// Returns what the peer has not read: the bytes that it has read so far, the bytes in the ring, and the number and
-    /// the bytes of the frames that wait for room.
+    /// Returns the progress of the peer: the number of bytes that it has read so far, the number of unread bytes in the
+    /// ring, and the number and the bytes of the frames that wait for room.
     fn untaken(&self) -> PyResult<(u64, usize, usize, usize)> {
         let untaken = self.open()?.unread().map_err(violation_error)?;
         Ok((untaken.read, untaken.in_ring, untaken.frames, untaken.bytes))
     }
 
-    /// Takes back the frame that began the call `id` with one of these kinds, the low eight bits of opcodes. Returns
-    /// False if any part of it was sent.
+    /// Takes back the frame that begins the call `id`, whose kind, the low eight bits of its opcode, is one of `kinds`.
+    /// Returns False if any part of the frame was sent.
     fn take_back(&self, id: u64, kinds: &[u8]) -> PyResult<bool> {
         Ok(self
             .open()?
             .take_back(id, |opcode| kinds.contains(&(opcode as u8))))
     }
 
-    /// Takes back all kept frames of the call `id`, for which no caller waits any longer, except a frame that was sent
-    /// in part.
+    /// Takes back all kept frames of the call `id`, for which no caller waits, except a frame that was sent in part.
     fn take_back_all(&self, id: u64) {
         if let Ok(channel) = self.open() {
             channel.take_back_all(id);
         }
     }
 
-    /// Returns True if a frame is there.
+    /// Returns True if there is a frame to receive.
     fn has_frame(&self) -> PyResult<bool> {
         Ok(self
             .open()?
@@ -398,15 +404,15 @@ impl Channel {
             .is_some())
     }
 
-    /// Returns the highest id of a received frame; 0 before the first one, and once the channel is closed.
+    /// Returns the highest id of all received frames; 0 before the first frame, and once the channel is closed.
     fn reached(&self) -> u64 {
         self.open()
             .map_or(0, |channel| channel.receiver().reached())
     }
 
-    /// Allocates a block of shared memory, to be written and then sent.
+    /// Allocates a block of shared memory, which the caller writes and then sends.
     ///
-    /// Raises NoMemory if there is none, and Unheard if the message about it cannot reach the peer.
+    /// Raises NoMemory if there is none, and Unheard if the message about new memory cannot reach the peer.
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
         let channel = self.open()?;
         // First frees what the peer has released since.
@@ -416,7 +422,7 @@ impl Channel {
         Bound::new(py, Buffer::new(block, true))
     }
 
-    /// Returns the bytes of shared memory that this side has set aside on the channel, and those of them in use.
+    /// Returns the bytes of shared memory that this side has allocated for the channel, and the bytes of them in use.
     fn memory(&self) -> (u64, u64) {
         self.open()
             .map_or((0, 0), |channel| channel.loans().allocator().usage())

@@ -1,7 +1,7 @@
-//! Frames on their way in: received from the ring, and turned into Python objects.
+//! Incoming frames: received from the ring, and converted to Python objects.
 //!
-//! A frame is a large value, so each function on its way is inlined. Otherwise it is copied again and again, which
-//! takes 30 ns in all.
+//! A frame is a large value, so each function that passes a frame on is inlined. Otherwise the copies take 30 ns in
+//! all.
 
 use crate::connection::buffer;
 use crate::connection::channel::{Channel, Receiver};
@@ -16,7 +16,7 @@ use crate::violation::Violation;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-/// Bodies of up to this many bytes are read from the buffer that they were copied to, without an object of their own.
+/// The maximum number of bytes of a body that is read from the buffer to which it was copied, without an object.
 const SHORT: usize = 4096;
 
 /// A frame that was received.
@@ -30,7 +30,7 @@ pub(crate) enum ReceivedFrame {
 }
 
 impl ReceivedFrame {
-    /// Receives the next frame, if one is there. The payload of a short one replaces what is in `body`.
+    /// Receives the next frame; None if there is none. The payload of a short frame replaces the contents of `body`.
     ///
     /// Raises ChannelError if the peer broke the rules.
     #[inline(always)]
@@ -47,7 +47,8 @@ impl ReceivedFrame {
         ReceivedFrame::receive(py, channel, &mut receiver, header, body).map(Some)
     }
 
-    /// Receives the frame with this header. Raises ChannelError if the peer broke the rules.
+    /// Receives the frame with this header. The payload of a short frame replaces the contents of `body`. Raises
+    /// ChannelError if the peer broke the rules.
     #[inline(always)]
     pub(crate) fn receive(
         py: Python<'_>,
@@ -83,7 +84,7 @@ impl ReceivedFrame {
         }
     }
 
-    /// Returns the frame, with an object for its payload.
+    /// Returns the frame, with an object for its payload; `body` has the payload of a short frame.
     pub(crate) fn into_frame(self, py: Python<'_>, body: &[u8]) -> Frame {
         match self {
             ReceivedFrame::Short { opcode, id } => Frame {
@@ -109,7 +110,7 @@ enum FramePayload {
     Plain(Py<PyBytes>),
     /// Payload of a parcel, with its buffers opened.
     Parcel(Vec<u8>, OpenedBuffers),
-    /// This process has no room for the payload, for this reason. The call that it belongs to raises it.
+    /// A payload for which this process has no room, for this reason. The call to which the frame belongs raises it.
     Lost(Violation),
 }
 
@@ -117,7 +118,7 @@ enum FramePayload {
 type OpenedBuffers = (parcel::Parsed, Vec<Option<buffer::Buffer>>);
 
 impl Frame {
-    /// Receives the next frame, if one is there. Raises ChannelError if the peer broke the rules.
+    /// Receives the next frame; None if there is none. Raises ChannelError if the peer broke the rules.
     #[inline(always)]
     pub(crate) fn next(py: Python<'_>, channel: &Channel) -> PyResult<Option<Self>> {
         let mut receiver = channel.receiver();
@@ -146,7 +147,7 @@ impl Frame {
         })
     }
 
-    /// Returns its weight in a stream's credit, in bytes.
+    /// Returns the weight of the frame in a stream's credit, in bytes.
     pub(crate) fn weight(&self, py: Python<'_>) -> usize {
         match &self.payload {
             FramePayload::Plain(payload) => payload.as_bytes(py).len(),
@@ -155,7 +156,7 @@ impl Frame {
         }
     }
 
-    /// Returns (opcode, id, body), as [`open`](Self::open) returns the body.
+    /// Returns (opcode, id, body): see [`open`](Self::open).
     #[inline(always)]
     pub(crate) fn into_tuple<'py>(
         self,
@@ -180,6 +181,8 @@ impl Frame {
     }
 }
 
+/// Receives the payload of the frame with this header, and opens its buffers. Raises ChannelError if the peer broke the
+/// rules.
 #[inline(always)]
 fn receive_payload(
     py: Python<'_>,
@@ -215,14 +218,14 @@ fn receive_payload(
     }
 }
 
-/// Discards a frame for which there is no memory.
+/// Discards a frame for which there is no memory. Returns the payload of a lost frame.
 #[cold]
 fn discard(receiver: &mut Receiver, header: Header) -> FramePayload {
     receiver.discard();
     FramePayload::Lost(Violation::NoMemory { len: header.len })
 }
 
-/// Opens the memory of all buffers of a parcel.
+/// Opens the memory of all buffers of a parcel. Fails if the peer broke the rules, or if this process has no room.
 fn open_buffers(channel: &Channel, payload: &[u8]) -> Result<OpenedBuffers, Violation> {
     let parsed = parcel::parse(payload)?;
     let mut memories = Vec::with_capacity(parsed.entries.len());
@@ -242,6 +245,7 @@ fn open_buffers(channel: &Channel, payload: &[u8]) -> Result<OpenedBuffers, Viol
     Ok((parsed, memories))
 }
 
+/// Returns the body of a parcel, with its buffers. Raises ChannelError for a body of more than `max_frame` bytes.
 #[inline(never)]
 fn open_parcel<'py>(
     py: Python<'py>,
@@ -289,6 +293,7 @@ fn weight_of_parcel(parsed: &parcel::Parsed) -> usize {
     weight(body, lens.fold(0, usize::saturating_add))
 }
 
+/// Removes the first `len` bytes from `bytes`, and returns them.
 fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len);
     *bytes = rest;

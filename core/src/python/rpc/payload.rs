@@ -1,4 +1,4 @@
-//! Payloads of frames on their way out.
+//! Payloads of outgoing frames.
 
 use crate::clock;
 use crate::connection::channel::{Channel, FrameRole, LARGE_BODY, SendError, SendOutcome};
@@ -9,13 +9,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-/// Smallest body, in bytes, that is kept alive rather than copied.
+/// The smallest body, in bytes, that is kept alive rather than copied.
 const LARGE: usize = 16 << 10;
 
-/// A body on its way out, with its owner in case there is no room for the frame now.
+/// The payload of an outgoing frame, with the owner of the body in case there is no room for the frame now.
 pub(crate) struct Payload<'a> {
     body: &'a [u8],
-    /// Owner of a large body only, because a small one is cheaper to copy than to keep.
+    /// The owner of a large body; None for a small body, which is cheaper to copy than to keep.
     owner: Option<PyBackedBytes>,
     /// Buffers beside the body.
     buffers: Vec<ByteView>,
@@ -32,7 +32,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns a payload of a body that was written, with the buffers beside it.
+    /// Returns a payload of a written body, and takes the buffers beside it.
     #[inline(always)]
     pub(crate) fn from_outgoing(body: &'a mut OutgoingBody) -> Self {
         Payload {
@@ -42,7 +42,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns a payload of bytes, or of a parcel.
+    /// Returns a payload of bytes or of a parcel. Raises TypeError for any other object.
     #[inline(always)]
     pub(crate) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
@@ -58,6 +58,7 @@ impl<'a> Payload<'a> {
         ))
     }
 
+    /// Returns a payload of this body and these buffers.
     fn with_buffers(body: &'a Bound<'_, PyBytes>, buffers: Vec<ByteView>) -> Self {
         let bytes = body.as_bytes();
         let owner = (bytes.len() >= LARGE).then(|| PyBackedBytes::from(body.clone()));
@@ -68,7 +69,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns its weight in a stream's credit, in bytes.
+    /// Returns the weight of the payload in a stream's credit, in bytes.
     pub(crate) fn weight(&self) -> usize {
         weight(
             self.body.len(),
@@ -76,12 +77,13 @@ impl<'a> Payload<'a> {
         )
     }
 
-    /// Returns true if sending the payload takes long enough for other threads to run meanwhile.
+    /// Returns true if the payload takes so long to send that the GIL must be released.
     pub(crate) fn is_large(&self) -> bool {
         self.body.len() >= LARGE || !self.buffers.is_empty()
     }
 
-    /// Sends a request, unless the peer has left, and looks for its reply: see [`Channel::spin`].
+    /// Sends a request, and spins for its reply: see [`Channel::spin`]. Returns true if a frame has arrived, and the
+    /// time. Fails if the peer has left.
     #[inline(always)]
     pub(crate) fn exchange(
         &mut self,
@@ -98,8 +100,8 @@ impl<'a> Payload<'a> {
         Ok(channel.spin(sent, start)?)
     }
 
-    /// Sends a frame, and one that begins a call only if the peer has not left. Returns false if there is no room now:
-    /// the frame is kept then, and the peer rings once there is room.
+    /// Sends a frame. Returns false if there is no room now: the channel keeps the frame, and the peer rings once there
+    /// is room. A frame that begins a call fails if the peer has left.
     #[inline(always)]
     pub(crate) fn send_or_keep(
         &mut self,
@@ -118,7 +120,7 @@ impl<'a> Payload<'a> {
         Ok(sent != SendOutcome::Queued)
     }
 
-    /// Sends a frame. The caller drops the rest of the payload with the GIL. For `role` see [`Channel::publish`].
+    /// Sends a frame: see [`Channel::publish`]. The caller drops the rest of the payload with the GIL.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,

@@ -1,9 +1,9 @@
-//! Calls of an event loop that are in flight while their tasks let the loop turn.
+//! Pipelined calls: calls of an event loop in flight, whose tasks have yielded to the loop.
 //!
-//! Where both sides share one CPU, a look for the reply of one call costs two context switches. So while other calls
-//! are in flight, a call is sent and its task lets the loop turn once. By then the peer has worked on all calls, and a
-//! frame may have been taken out of the ring by another task, which has left it here. No future is made for the call,
-//! and the loop is not woken.
+//! Where both sides share one CPU, spinning for the reply of one call costs two context switches. So while other calls
+//! are in flight, a task sends its request and yields to the event loop for one iteration. Meanwhile the peer works on
+//! all calls. The task then finds its reply in the ring, or here, where another task has kept the frame. The call needs
+//! no future and no wake-up of the loop.
 
 use crate::python::rpc::incoming::{Frame, ReceivedFrame};
 use crate::sync::{lock, this_thread};
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// State of a call whose task lets the loop turn.
+/// The state of a pipelined call.
 pub(crate) enum EarlyReply {
     /// The request was sent.
     Sent,
-    /// The request was sent, and the caller has looked for the reply for as long as that pays.
+    /// The request was sent, and the caller has spun for the reply without success.
     Polled,
-    /// Opcode and payload of a short frame that has come.
+    /// The opcode and the payload of a short frame that has arrived.
     Short(u32, Vec<u8>),
-    /// A frame that has come.
+    /// A frame that has arrived.
     Whole(Frame),
 }
 
-/// Calls in flight, by their ids.
+/// The pipelined calls of a channel, by their ids.
 pub(crate) struct PipelinedCalls {
     calls: Mutex<BTreeMap<u64, EarlyReply>>,
     /// Number of these calls, for a check without the lock in each call.
@@ -55,7 +55,7 @@ impl PipelinedCalls {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns true if this call is one of the set.
+    /// Returns true if this call is pipelined.
     #[inline]
     pub(crate) fn contains(&self, id: u64) -> bool {
         !self.is_empty() && lock(&self.calls).contains_key(&id)
@@ -68,7 +68,7 @@ impl PipelinedCalls {
         self.count.store(calls.len(), Ordering::Relaxed);
     }
 
-    /// Removes a call from the set and returns its state; None if it is not in the set.
+    /// Removes a call, and returns its state; None if the call is not pipelined.
     #[inline]
     pub(crate) fn remove(&self, id: u64) -> Option<EarlyReply> {
         let mut calls = lock(&self.calls);
@@ -77,7 +77,8 @@ impl PipelinedCalls {
         reply
     }
 
-    /// Keeps a frame for a call of the set, and returns any other frame. `body` is the payload of a short one.
+    /// Keeps a frame for its pipelined call, and returns None. Returns the frame if its call is not pipelined. `body`
+    /// has the payload of a short frame.
     #[inline]
     pub(crate) fn keep(&self, frame: ReceivedFrame, body: &[u8]) -> Option<ReceivedFrame> {
         if self.is_empty() {
@@ -87,7 +88,7 @@ impl PipelinedCalls {
         let Some(reply) = calls.get_mut(&frame.id()) else {
             return Some(frame);
         };
-        if !reply.has_come() {
+        if !reply.has_arrived() {
             *reply = EarlyReply::new(frame, body);
         }
         None // If a peer replies twice, the first reply counts.
@@ -95,6 +96,7 @@ impl PipelinedCalls {
 }
 
 impl EarlyReply {
+    /// Returns the state of a call for which this frame has arrived.
     #[inline]
     pub(crate) fn new(frame: ReceivedFrame, body: &[u8]) -> Self {
         match frame {
@@ -103,11 +105,12 @@ impl EarlyReply {
         }
     }
 
-    pub(crate) fn has_come(&self) -> bool {
+    /// Returns true if a frame has arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
         matches!(self, EarlyReply::Short(..) | EarlyReply::Whole(_))
     }
 
-    /// Returns the frame that has come for the call `id`, if one has; the payload of a short one replaces `body`.
+    /// Returns the frame that has arrived for the call `id`, if any. The payload of a short frame replaces `body`.
     #[inline]
     pub(crate) fn into_received(self, id: u64, body: &mut Vec<u8>) -> Option<ReceivedFrame> {
         match self {
@@ -120,7 +123,7 @@ impl EarlyReply {
         }
     }
 
-    /// Returns the frame that has come for the call `id`, if one has, with an object for its payload.
+    /// Returns the frame that has arrived for the call `id`, if any, with an object for its payload.
     pub(crate) fn into_frame(self, py: Python<'_>, id: u64) -> Option<Frame> {
         let mut body = Vec::new();
         let frame = self.into_received(id, &mut body)?;

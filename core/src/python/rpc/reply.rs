@@ -1,24 +1,24 @@
-//! Replies that come while the caller of a request looks for them, and the ways to send a request.
+//! Replies that arrive while their callers spin for them, and the ways to send a request.
 
 use crate::python::rpc::body::Body;
 use crate::python::rpc::payload::Payload;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Result of a request while it paid to look for its reply.
+/// The reply of a request, as far as the caller has waited for it.
 pub(crate) enum Reply<'py> {
     /// A plain reply of a few bytes, in the caller's buffer.
     Short,
     /// A plain reply.
     Plain(Body<'py>),
-    /// Anything else, in Python's form; None if nothing has come.
+    /// Any other frame, as (opcode, id, payload), or the call in flight; None if nothing has arrived.
     Other(Option<Bound<'py, PyAny>>),
-    /// Nothing so far: the task lets the event loop turn once, and looks again.
+    /// Nothing so far: the task yields to the event loop for one iteration, and checks again.
     Pipelined,
 }
 
 impl<'py> Reply<'py> {
-    /// Returns the reply in Python's form; `body` is the buffer of a short one.
+    /// Returns the reply as a Python object: the body of a plain reply, or the other object. `body` has a short reply.
     pub(crate) fn into_object(
         self,
         py: Python<'py>,
@@ -35,7 +35,8 @@ impl<'py> Reply<'py> {
 
 /// A way to send requests.
 pub(crate) trait Exchange {
-    /// Sends a request and looks for its reply for as long as that pays.
+    /// Sends a request, and spins for the reply for as long as that is worthwhile. The payload of a short reply
+    /// replaces `body`. Raises the error of a request that was not sent.
     fn exchange<'py>(
         &self,
         py: Python<'py>,

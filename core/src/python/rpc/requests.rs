@@ -1,4 +1,4 @@
-//! The client's side of a channel: requests, and the search for their replies.
+//! The client's side of a channel: requests, and their replies.
 
 use crate::clock;
 use crate::connection::channel::{self, FrameRole, SLICE, SendOutcome, SleepMode};
@@ -15,9 +15,9 @@ pub(crate) struct Requests {
     sleep: SleepMode,
     /// Opcode of the frames whose payload alone is the reply.
     pub(crate) reply_opcode: u32,
-    /// The instant at which the event loop last turned, or at which this was made, in nanoseconds.
-    last_turn: AtomicU64,
-    /// The calls of an event loop whose tasks let the loop turn.
+    /// The time, in nanoseconds, at which the current yield budget of the event loop began.
+    budget_start: AtomicU64,
+    /// The pipelined calls of an event loop.
     pub(crate) pipelined: PipelinedCalls,
 }
 
@@ -26,31 +26,31 @@ impl Requests {
         Requests {
             sleep,
             reply_opcode,
-            last_turn: AtomicU64::new(clock::now()),
+            budget_start: AtomicU64::new(clock::now()),
             pipelined: PipelinedCalls::new(),
         }
     }
 
-    /// Returns true if the event loop has not turned for too long. The next slice of time begins then.
+    /// Returns true if the yield budget of the event loop is spent, and begins the next budget.
     #[inline]
-    fn must_turn(&self, now: u64) -> bool {
+    fn must_yield(&self, now: u64) -> bool {
         // Relaxed: only the loop's own thread uses it.
-        let is_over = now.saturating_sub(self.last_turn.load(Ordering::Relaxed)) > SLICE;
+        let is_over = now.saturating_sub(self.budget_start.load(Ordering::Relaxed)) > SLICE;
         if is_over && self.sleep == SleepMode::Loop {
-            self.last_turn.store(now, Ordering::Relaxed);
+            self.budget_start.store(now, Ordering::Relaxed);
             return true;
         }
         false
     }
 
-    /// Sends a request, and looks for its reply for as long as that pays.
+    /// Sends a request, and spins for the reply for as long as that is worthwhile.
     ///
-    /// Anything but a plain reply is returned as a frame, (opcode, id, payload); so is a plain reply if the loop has to
-    /// turn before the caller gets it. With `pipelines`, the task itself lets the loop turn, and calls of other tasks
-    /// in flight are looked for together.
+    /// Returns any frame but a plain reply as (opcode, id, payload); also a plain reply if the task must yield to the
+    /// event loop before it gets the reply. With `pipelines`, returns `Pipelined` where the task itself should yield,
+    /// so that the replies of several tasks are received together.
     ///
-    /// A task in another thread than the loop's takes no frame: the caller may find that it is in the wrong place and
-    /// raise, and a call that the loop is about to wait for would miss the frame.
+    /// In another thread than the loop's this receives no frame: the caller may notice the wrong thread and raise, and
+    /// the loop would miss the frame.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // In two places.
     pub(crate) fn exchange<'py>(
@@ -86,8 +86,8 @@ impl Requests {
             }
             return Ok(Reply::Other(None));
         }
-        match self.seek(py, channel, id, body, true)? {
-            Some(frame) if frame.id() == id && self.must_turn(now) => {
+        match self.receive_for(py, channel, id, body, true)? {
+            Some(frame) if frame.id() == id && self.must_yield(now) => {
                 if pipelines {
                     self.pipelined.add(id, EarlyReply::new(frame, body));
                     return Ok(Reply::Pipelined);
@@ -98,7 +98,7 @@ impl Requests {
         }
     }
 
-    /// Returns the reply of a call whose task has let the loop turn. `channel` is None once it is closed.
+    /// Returns the reply of a pipelined call. `channel` is None once the channel is closed.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -108,7 +108,7 @@ impl Requests {
         body: &mut Vec<u8>,
     ) -> PyResult<Reply<'py>> {
         let early = self.pipelined.remove(id);
-        // Closing has told the reason to all that wait.
+        // Closing has notified all waiters of the reason.
         let Some(channel) = channel else {
             let frame = early.and_then(|early| early.into_frame(py, id));
             let frame = frame.map(|frame| frame.into_tuple(py, usize::MAX));
@@ -116,23 +116,24 @@ impl Requests {
         };
         let spins = matches!(early, Some(EarlyReply::Sent));
         let frame = match early.and_then(|early| early.into_received(id, body)) {
-            None => self.seek(py, channel, id, body, spins)?,
+            None => self.receive_for(py, channel, id, body, spins)?,
             frame => frame,
         };
         self.reply(py, channel, id, frame, body)
     }
 
-    /// Forgets a pipelined call whose task waits no longer. Returns true if its reply had come.
+    /// Forgets a pipelined call whose task no longer waits. Returns true if the reply had arrived.
     pub(crate) fn forget(&self, id: u64) -> bool {
         self.pipelined
             .remove(id)
-            .is_some_and(|early| early.has_come())
+            .is_some_and(|early| early.has_arrived())
     }
 
-    /// Receives frames up to one for the call `id`, or for one that is not pipelined; if it `spins`, for as long as it
-    /// pays to look. The payload of a short frame is in `body` then.
+    /// Receives frames up to a frame of the call `id` or of a call that is not pipelined, and returns it, with the
+    /// payload of a short frame in `body`. Returns None if there is none. With `spins`, spins for the frame for as long
+    /// as that is worthwhile.
     #[inline]
-    fn seek(
+    fn receive_for(
         &self,
         py: Python<'_>,
         channel: &channel::Channel,
@@ -160,7 +161,7 @@ impl Requests {
         }
     }
 
-    /// Returns what a frame means to the call `id`.
+    /// Converts a frame, or none, to the reply of the call `id`.
     #[inline]
     fn reply<'py>(
         &self,
@@ -183,7 +184,7 @@ impl Requests {
     }
 }
 
-/// Returns a frame in Python's form.
+/// Returns the reply that holds a frame as (opcode, id, payload).
 #[cold]
 fn other_reply<'py>(
     py: Python<'py>,

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 
-/// Returns the bytes that are allocated at first for a segment whose rings hold ``capacity`` bytes each.
+/// Returns the number of bytes that are allocated at first for a segment whose rings hold ``capacity`` bytes each.
 #[pyfunction]
 pub fn segment_memory(capacity: usize) -> usize {
     segment::used_at_first(capacity)
@@ -22,8 +22,8 @@ pub fn segment_memory(capacity: usize) -> usize {
 /// Creates the file of a segment whose rings hold ``capacity`` bytes each, locks it, and allocates the memory that the
 /// rings begin with.
 ///
-/// Returns None if a clean-up took the file for that of a dead process before it was locked. If this returns no
-/// descriptor, the caller has to remove what has the name.
+/// Returns None if a clean-up has locked or removed the file first. Unless this returns a descriptor, the caller has to
+/// remove the file of this name. Raises OSError.
 #[pyfunction]
 pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<Option<Descriptor>> {
     let (size, used) = (
@@ -35,13 +35,14 @@ pub fn create_segment(py: Python<'_>, name: &str, capacity: usize) -> PyResult<O
     Ok(made.map(Descriptor::new))
 }
 
-/// Creates a semaphore of this name, which has no slash.
+/// Creates a semaphore of this name, which has no slash. Raises OSError.
 #[pyfunction]
 pub fn create_semaphore(name: &str) -> PyResult<()> {
     waker::create_semaphore(&CString::new(format!("/{name}"))?).map_err(|error| os_error(&error))
 }
 
-/// Opens the file of a segment that another process has created. Returns it and the id of the user that owns it.
+/// Opens the file of a segment that another process has created. Returns the file and the id of its owner. Raises
+/// OSError.
 #[pyfunction]
 pub fn open_segment(name: &str) -> PyResult<(Descriptor, u32)> {
     let file = named::open(name).map_err(|error| os_error(&error))?;

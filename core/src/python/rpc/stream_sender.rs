@@ -17,7 +17,7 @@ use pyo3::types::{PyBool, PyIterator};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The sending end of a stream: its frames, its credit, and its slice of the event loop's time.
+/// The sending end of a stream, with its credit and its yield budget.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct StreamSender {
     channel: Arc<channel::Channel>,
@@ -25,19 +25,19 @@ pub struct StreamSender {
     id: u64,
     /// Bytes that may still be sent.
     credit: AtomicI64,
-    /// Bytes that an item costs besides its own.
+    /// The number of bytes for which an item counts besides its own.
     overhead: i64,
-    /// The instant at which the event loop last turned, in nanoseconds.
-    last_turn: AtomicU64,
+    /// The time, in nanoseconds, at which the current yield budget began.
+    budget_start: AtomicU64,
     /// Number of items sent, modulo 2^32.
     sent: AtomicU32,
 }
 
-/// Items between two reads of the clock.
+/// The number of items between two reads of the clock.
 const ITEMS_PER_CHECK: u32 = 16;
 
 impl StreamSender {
-    /// Sends an item. Returns false if the sender has to pause before the next one.
+    /// Sends an encoded item. Returns false if the sender has to pause before the next item.
     ///
     /// The thread keeps the GIL for a small item, because a sender waits for no reply.
     #[inline]
@@ -52,14 +52,15 @@ impl StreamSender {
         // Relaxed, here and below: the GIL orders these accesses; the fields are atomic only to be shared.
         let credit = self.credit.fetch_sub(size, Ordering::Relaxed) - size;
         let checks = self.sent.fetch_add(1, Ordering::Relaxed) % ITEMS_PER_CHECK == 0;
-        let must_turn = checks && clock::now() - self.last_turn.load(Ordering::Relaxed) > SLICE;
+        let must_yield = checks && clock::now() - self.budget_start.load(Ordering::Relaxed) > SLICE;
         if credit <= 0 {
             self.channel.nudge(); // The receiver grants more credit when it reads.
         }
-        Ok(credit > 0 && !must_turn)
+        Ok(credit > 0 && !must_yield)
     }
 
-    /// Encodes an item, on the native path if there is an encoder for it, and sends it.
+    /// Encodes an item, on the native path if there is an encoder, and sends it. Returns false if the sender has to
+    /// pause before the next item. Raises what `explain` returns for an item that cannot be encoded.
     #[inline]
     fn encode_and_send(
         &self,
@@ -100,12 +101,13 @@ impl StreamSender {
             id,
             credit: AtomicI64::new(credit),
             overhead,
-            last_turn: AtomicU64::new(clock::now()),
+            budget_start: AtomicU64::new(clock::now()),
             sent: AtomicU32::new(0),
         })
     }
 
-    /// Sends an item. Returns False if the sender has to pause before the next one, for credit or for the event loop.
+    /// Sends an encoded item. Returns False if the sender has to pause before the next item, for credit or for the
+    /// event loop.
     fn send(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.send_payload(py, Payload::new(item)?)
     }
@@ -113,7 +115,7 @@ impl StreamSender {
     /// Sends the items of an iterator. Returns True if the sender has to pause before the next item, for credit or for
     /// the event loop; False at the end of the iterator.
     ///
-    /// `encode` is an Encoder, or a function from a value to a body. For an exception that it raises, this raises what
+    /// `encode` is an Encoder, or a function from a value to a body. Where it raises an exception, this raises what
     /// `explain` returns for the item and the exception.
     fn send_all(
         &self,
@@ -131,7 +133,7 @@ impl StreamSender {
         Ok(false)
     }
 
-    /// Returns an awaitable that does what `send_all` does, for an asynchronous iterator.
+    /// Returns an awaitable that does for an asynchronous iterator what `send_all` does.
     fn send_each(
         slf: Py<Self>,
         items: Py<PyAny>,
@@ -152,9 +154,9 @@ impl StreamSender {
         self.credit.fetch_add(size, Ordering::Relaxed);
     }
 
-    /// Records that the event loop has just turned. Returns True if there is credit.
+    /// Begins a new yield budget, because the task has yielded. Returns True if there is credit.
     fn resume(&self) -> bool {
-        self.last_turn.store(clock::now(), Ordering::Relaxed);
+        self.budget_start.store(clock::now(), Ordering::Relaxed);
         self.credit.load(Ordering::Relaxed) > 0
     }
 }
@@ -217,7 +219,7 @@ impl NativeCoroutine for StreamSend {
 
 native_coroutine::methods!(StreamSend, [sender, items, encode, explain]);
 
-/// Lets the interpreter run the steps of the awaitable directly.
+/// Sets the slots by which the interpreter runs the steps of the awaitable directly.
 pub(crate) fn register(py: Python<'_>) {
     native_coroutine::install_slots::<StreamSend>(py);
 }

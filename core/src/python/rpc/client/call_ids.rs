@@ -3,13 +3,14 @@
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter from 1 on: each call of it returns the next number.
+/// A counter from 1 on: each call of the counter returns the next number.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
 pub struct CallIds(AtomicU64);
 
 impl CallIds {
     #[inline]
+    /// Returns the next number.
     pub(crate) fn next(&self) -> u64 {
         // Relaxed: it shares nothing but the number itself.
         self.0.fetch_add(1, Ordering::Relaxed) + 1

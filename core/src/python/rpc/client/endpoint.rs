@@ -12,10 +12,10 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-/// A callable that looks like a Python function, and has its documentation.
+/// A callable that calls an endpoint. It looks like the Python function of the endpoint, and has its documentation.
 ///
-/// `function` is the same in Python, for calls that the native path does not support. `finish(args, kwargs, id, begun,
-/// deadline)` goes on with a call that was begun: `begun` is what has come so far, or an exception.
+/// `function` does the same in Python, for calls that the native path does not support. `finish(args, kwargs, id,
+/// begun, deadline)` continues a call that was begun: `begun` is what has arrived so far, or an exception.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Endpoint {
     native: Py<NativeCall>,
@@ -32,7 +32,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the same function in Python.
+    /// Returns the function that does the same in Python.
     #[inline]
     pub(crate) fn function<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
         self.function.bind(py)
@@ -40,8 +40,8 @@ impl Endpoint {
 
     /// Makes a call.
     ///
-    /// Returns its result, what Python's side returns for a call that the native path cannot complete, or the call if
-    /// its task lets the loop turn.
+    /// Returns the result, what Python returns for a call that the native path cannot complete, or the call in flight
+    /// if its task yields to the event loop.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -61,8 +61,8 @@ impl Endpoint {
         self.proceed(reply, &body, args, kwargs, call)
     }
 
-    /// Goes on with a call by what has come for it; `body` is the buffer of a short reply. Returns what
-    /// [`call`](Self::call) returns.
+    /// Continues a call with its reply; `body` is the buffer of a short reply. Returns what [`call`](Self::call)
+    /// returns.
     #[inline]
     pub(crate) fn proceed<'py>(
         &self,
@@ -87,7 +87,7 @@ impl Endpoint {
         Ok(Next::Return(result))
     }
 
-    /// Leaves a call that was begun to Python.
+    /// Lets Python continue a call that was begun. Returns what Python returns.
     fn finish<'py>(
         &self,
         begun: Option<Bound<'py, PyAny>>,
@@ -102,7 +102,7 @@ impl Endpoint {
     }
 }
 
-/// Gives instances of a subclass the documentation of their functions, because PyO3 gives them that of the class.
+/// Gives instances of a subclass the documentation of their functions: PyO3 would give them that of the class.
 pub(crate) fn document<T: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
     let documentation = py.get_type::<Endpoint>().getattr("documentation")?;
     py.get_type::<T>().setattr("__doc__", documentation)
@@ -110,6 +110,7 @@ pub(crate) fn document<T: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
 
 #[pymethods]
 impl Endpoint {
+    /// The documentation of the function.
     #[getter]
     fn documentation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.function.bind(py).getattr("__doc__")

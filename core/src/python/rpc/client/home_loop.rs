@@ -5,11 +5,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The event loop of a client, and a quick check that a call runs in it.
+/// The event loop of a client, with a fast check that a call runs in this loop.
 pub(crate) struct HomeLoop {
     event_loop: Py<PyAny>,
     thread: usize,
-    /// asyncio's dictionary of running tasks by their loops; None where CPython has none.
+    /// asyncio's dictionary of running tasks by their loops; None where CPython has no such dictionary.
     tasks: Option<Py<PyDict>>,
     /// Raises the error for a call in another loop.
     check: Py<PyAny>,
@@ -17,7 +17,7 @@ pub(crate) struct HomeLoop {
 
 impl HomeLoop {
     pub(crate) fn new(py: Python<'_>, event_loop: Py<PyAny>, check: Py<PyAny>) -> PyResult<Self> {
-        // To ask for the running loop costs a system call before CPython 3.14, which has no such dictionary.
+        // A look-up of the running loop costs a system call before CPython 3.14, which has no such dictionary.
         let tasks = py.import("asyncio.tasks")?.getattr("_current_tasks").ok();
         Ok(HomeLoop {
             event_loop,
@@ -27,7 +27,7 @@ impl HomeLoop {
         })
     }
 
-    /// Raises LocalProtocolError for a call in another loop or thread.
+    /// Raises LocalProtocolError if this code runs in another loop or thread.
     #[inline]
     pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
         if self.thread == this_thread()
@@ -40,6 +40,7 @@ impl HomeLoop {
         self.check.bind(py).call0().map(drop)
     }
 
+    /// Visits the references for the garbage collector.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.check)

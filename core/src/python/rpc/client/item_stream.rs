@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyNone, PyTuple};
 use std::sync::Mutex;
 
-/// Rest of the last list that has arrived.
+/// The rest of the last list that has arrived.
 #[derive(Default)]
 struct Batch {
     items: Option<Py<PyList>>,
@@ -27,7 +27,7 @@ pub struct ItemStream {
 
 /// An awaitable of the next item.
 ///
-/// A stream has a single one, so that no object is made for each item. A program that keeps the awaitable and awaits it
+/// A stream reuses one awaitable, so that no object is made for each item. A program that awaits the same awaitable
 /// again gets the item after that.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct NextItem {
@@ -38,7 +38,7 @@ pub struct NextItem {
 }
 
 impl NextItem {
-    /// Takes the next item of the current batch, if there is one. The list no longer refers to an item that was taken.
+    /// Takes the next item of the current batch, and removes it from the list; None if there is none.
     #[inline]
     fn take_item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut batch = lock(&self.batch);
@@ -57,12 +57,14 @@ impl NextItem {
         Ok(None)
     }
 
+    /// Returns true if the current batch has another item.
     fn has_item(&self, py: Python<'_>) -> bool {
         let batch = lock(&self.batch);
         let items = batch.items.as_ref();
         items.is_some_and(|items| batch.next < items.bind(py).len())
     }
 
+    /// Replaces the current batch.
     fn set_batch(&self, batch: Batch) {
         let finished = std::mem::replace(&mut *lock(&self.batch), batch);
         drop(finished); // After the lock, because a destructor may run any code.
@@ -127,8 +129,8 @@ impl NativeCoroutine for NextItem {
 
 native_coroutine::methods!(NextItem, [batches]);
 
-/// A second awaitable of the next item: for a program that still holds the one of the stream, and for `asend` and
-/// `athrow`, which begin with another awaitable.
+/// A further awaitable of the next item: for a program that still holds the awaitable of the stream, and for `asend`
+/// and `athrow`, which await something else first.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct SeparateNextItem {
     shared: Py<NextItem>,
@@ -181,6 +183,7 @@ impl ItemStream {
         }
     }
 
+    /// Returns a further awaitable of the next item, in this state.
     #[cold]
     fn separate_next_item<'py>(
         &self,
@@ -194,7 +197,8 @@ impl ItemStream {
         Ok(Bound::new(py, awaitable)?.into_any())
     }
 
-    /// Returns an awaitable of the next item that begins with what a method of the generator of lists returns.
+    /// Calls a method of the generator of lists, and returns an awaitable that awaits its result and then the next
+    /// item.
     fn next_item_after<'py>(
         &self,
         py: Python<'py>,
@@ -229,7 +233,7 @@ impl ItemStream {
         self.next_item(py)
     }
 
-    /// Returns an awaitable of the next item. A stream ignores the value.
+    /// Returns an awaitable of the next item. A stream ignores the sent value.
     fn asend<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if value.is_none() || self.awaitable.get().has_item(py) {
             return self.next_item(py);
@@ -237,7 +241,7 @@ impl ItemStream {
         self.next_item_after(py, "asend", &PyTuple::new(py, [value])?)
     }
 
-    /// Returns an awaitable that raises an exception where the stream is.
+    /// Returns an awaitable that raises an exception at the point where the stream is suspended.
     #[pyo3(signature = (*thrown))]
     fn athrow<'py>(
         &self,
@@ -248,7 +252,7 @@ impl ItemStream {
         self.next_item_after(py, "athrow", thrown)
     }
 
-    /// Returns an awaitable that closes the stream, also before its end.
+    /// Returns an awaitable that closes the stream.
     fn aclose<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.awaitable.get().set_batch(Batch::default());
         let batches = self.awaitable.get().batches.bind(py);
@@ -265,7 +269,7 @@ impl ItemStream {
     }
 }
 
-/// Registers `ItemStream` as an `AsyncGenerator`, and lets the interpreter ask for an item without a call by PyO3.
+/// Registers `ItemStream` as an `AsyncGenerator`, and sets the slots by which the interpreter calls it directly.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     native_coroutine::install_slots::<NextItem>(py);
     native_coroutine::install_slots::<SeparateNextItem>(py);

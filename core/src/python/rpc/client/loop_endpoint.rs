@@ -1,6 +1,6 @@
 //! `LoopEndpoint`: an endpoint of a client for an event loop, and `CallCoroutine`: one call of it.
 //!
-//! Most calls end in their first step, which runs in the core alone. Any other call delegates to a coroutine of
+//! Most calls end in their first step, which runs only in the core. Any other call delegates to a coroutine of
 //! Python's.
 
 use crate::python::rpc::channel::{Channel, PipeliningExchange};
@@ -23,8 +23,9 @@ use std::sync::Mutex;
 /// A function that calls an endpoint and returns a coroutine.
 ///
 /// `function` and `finish` return coroutines. `home` is the event loop of the client, and a function that raises the
-/// error for a call in another one. `interrupted` takes an exception that the first step of such a coroutine raises,
-/// because a frame that it held may be lost. `cancel` takes the id of a call that no task waits for any longer.
+/// error for a call in another loop. The endpoint calls `interrupted` with an exception that the first step of such a
+/// coroutine raises, because a frame that the coroutine held may be lost, and `cancel` with the id of a call for which
+/// no task waits.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct LoopEndpoint {
     channel: Py<Channel>,
@@ -94,7 +95,7 @@ impl Traverse for Arguments {
     }
 }
 
-/// A call in flight whose task lets the loop turn.
+/// A call in flight whose task has yielded to the event loop.
 pub(crate) struct PipelinedCall {
     arguments: Arguments,
     call: InFlightCall,
@@ -185,7 +186,7 @@ impl NativeCoroutine for CallCoroutine {
     fn cancel(&self, py: Python<'_>, suspended: PipelinedCall) -> PyResult<()> {
         let (endpoint, id) = (self.endpoint.get(), suspended.call.id);
         match endpoint.channel.get().forget(id) {
-            true => Ok(()), // The reply had come.
+            true => Ok(()), // The reply had arrived.
             false => endpoint.cancel.bind(py).call1((id,)).map(drop),
         }
     }
@@ -200,6 +201,7 @@ impl NativeCoroutine for CallCoroutine {
 }
 
 impl Arguments {
+    /// Returns the positional and the keyword arguments.
     #[inline]
     fn into_bound(self, py: Python<'_>) -> (Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>) {
         let kwargs = self.kwargs.map(|kwargs| kwargs.into_bound(py));
@@ -207,7 +209,7 @@ impl Arguments {
     }
 }
 
-/// Keeps the arguments with a call whose task lets the loop turn.
+/// Adds the arguments to a call whose task yields to the event loop.
 #[inline]
 fn keep_arguments<'py>(
     next: Next<'py, InFlightCall>,
@@ -277,7 +279,7 @@ impl CallCoroutine {
 }
 
 impl Drop for CallCoroutine {
-    /// Warns of a coroutine that was never awaited, as Python does.
+    /// Forgets a pipelined call, and warns of a coroutine that was never awaited.
     fn drop(&mut self) {
         let state = self
             .state
@@ -296,12 +298,13 @@ impl Drop for CallCoroutine {
     }
 }
 
-/// Returns the name of the function, as warnings show it.
+/// Returns the qualified name of the function, which warnings show.
 fn qualified_name<'py>(endpoint: &Bound<'py, LoopEndpoint>) -> PyResult<Bound<'py, PyAny>> {
     let function = endpoint.as_super().get().function(endpoint.py());
     function.getattr("__qualname__")
 }
 
+/// Issues the RuntimeWarning for a coroutine that was never awaited.
 #[cold]
 fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
     let py = endpoint.py();
@@ -317,7 +320,7 @@ fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
     }
 }
 
-/// Registers `CallCoroutine` as a `Coroutine`.
+/// Registers `CallCoroutine` as a `Coroutine`, and sets the slots by which the interpreter runs its steps directly.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
     native_coroutine::install_slots::<CallCoroutine>(py);
     let abstract_class = py.import("collections.abc")?.getattr("Coroutine")?;

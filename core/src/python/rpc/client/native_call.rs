@@ -1,8 +1,8 @@
 //! `NativeCall`: the native path of a call, from the arguments to the result.
 //!
-//! The arguments are written into private bytes and from there into the ring; the reply is copied out of the ring and
-//! read. A value that MessagePack does not carry as it is, a call that has to wait, and every failure are left to the
-//! slow path, which is the same in Python for every case.
+//! The core writes the arguments into private bytes and from there into the ring, copies the reply out of the ring, and
+//! reads it. The slow path, in Python, handles a value that MessagePack does not carry as it is, a call that has to
+//! wait, and every failure.
 
 use crate::clock;
 use crate::crash;
@@ -25,27 +25,27 @@ pub struct NativeCall {
     expected: Option<Py<ExpectedType>>,
     /// Reads the body of a result, and raises the error for a body that it cannot read.
     read: Py<PyAny>,
-    /// Opcodes of a request with positional arguments alone, with keyword arguments, and with a deadline.
+    /// Opcodes of a request with only positional arguments, with keyword arguments, and with a deadline.
     positional: u32,
     keywords: u32,
     timed: u32,
     /// Longest duration of a call, in nanoseconds.
     timeout: Option<u64>,
-    /// Lead of this process's clock over the host's, in nanoseconds. Deadlines are times of the host's clock.
+    /// The lead of this process's clock over the host's, in nanoseconds. Deadlines are times of the host's clock.
     clock_ahead: i64,
-    /// Not empty if a call may inherit a deadline, which `nearest` knows then; None if calls inherit none.
+    /// Not empty if a call may inherit a deadline, which `nearest` then knows; None if calls inherit no deadlines.
     inheriting: Option<Py<PyList>>,
-    /// Takes a call's own deadline, or None, and returns the sooner one of it and the inherited one.
+    /// Takes a call's own deadline, or None, and returns the earlier of this and the inherited deadline.
     nearest: Py<PyAny>,
 }
 
-/// A request that was written.
+/// A written request.
 pub(crate) struct Request {
     pub(crate) opcode: u32,
     pub(crate) call: InFlightCall,
 }
 
-/// A call that was begun.
+/// A call in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlightCall {
     pub(crate) id: u64,
@@ -54,7 +54,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl NativeCall {
-    /// Writes a request; None if the native path does not support it.
+    /// Writes a request to `body`, and returns its opcode and the call. Returns None if the native path does not
+    /// support the call.
     #[inline]
     pub(crate) fn write_request(
         &self,
@@ -79,6 +80,7 @@ impl NativeCall {
         }))
     }
 
+    /// Writes the body of a request, and returns the opcode. Fails if the core cannot write an argument.
     #[inline]
     fn write_body(
         &self,
@@ -107,6 +109,7 @@ impl NativeCall {
         })
     }
 
+    /// Returns the deadline of a call that begins now, its own or the inherited one; None if there is none.
     #[inline]
     fn deadline(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let own = self.timeout.map(|timeout| {
@@ -122,7 +125,7 @@ impl NativeCall {
         }
     }
 
-    /// Returns the result in the bytes of a reply.
+    /// Returns the result in the bytes of a short reply. Raises the error for a body that cannot be read.
     #[inline]
     pub(crate) fn read_short<'py>(
         &self,
@@ -135,7 +138,7 @@ impl NativeCall {
         }
     }
 
-    /// Returns the result in the body of a reply.
+    /// Returns the result in the body of a reply. Raises the error for a body that cannot be read.
     pub(crate) fn read_plain<'py>(
         &self,
         py: Python<'py>,
@@ -148,7 +151,7 @@ impl NativeCall {
         }
     }
 
-    /// Returns the value of these bytes, if the core can read it.
+    /// Returns the value of these bytes; None if the core cannot read it.
     #[inline]
     fn read_natively<'py>(
         &self,
@@ -159,6 +162,7 @@ impl NativeCall {
         Reader::decode(py, body, buffers, self.expected.as_ref()?.get().spec()).ok()
     }
 
+    /// Returns the result in a body, read by Python.
     fn read_slowly<'py>(&self, body: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.read.bind(body.py()).call1((body,))
     }

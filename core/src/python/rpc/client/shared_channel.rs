@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Longest time for which a thread leads although frames of other calls come, in nanoseconds. Then it runs signal
-/// handlers.
+/// The longest time, in nanoseconds, for which a thread leads while frames of other calls arrive. Afterwards the thread
+/// runs signal handlers.
 const LEADER_SLICE: u64 = 5_000_000;
-/// Longest sleep of a thread that does not lead, for a signal that comes just before the thread falls asleep.
+/// The longest sleep of a thread that does not lead: a signal may arrive just before the thread falls asleep.
 const NAP: Duration = Duration::from_millis(100);
 
 /// A call in flight.
@@ -34,7 +34,7 @@ struct CallEntry {
     frames: VecDeque<Frame>,
     /// Bytes of credit that its waiting items take.
     used_credit: usize,
-    /// True if the reply has come, so that there is nothing to cancel.
+    /// True if the reply has arrived, so that there is nothing to cancel.
     is_answered: bool,
     /// Number of interruptions that its thread knows of.
     interruptions: u64,
@@ -49,7 +49,7 @@ struct State {
     interruptions: u64,
 }
 
-/// Frames of the protocol above, and its limits.
+/// The frames of the protocol on top of the channel, and its limits.
 pub(crate) struct FrameRules {
     /// Opcodes that end a call.
     pub(crate) replies: Vec<u32>,
@@ -85,11 +85,9 @@ pub(crate) struct SharedChannel {
 pub(crate) struct Leader<'a>(&'a SharedChannel);
 
 impl Leader<'_> {
-    /// Steps down and wakes no other thread, because this thread checks that the server is alive, and comes back. If it
-    /// does not come back, the others notice after a nap.
+    /// Steps down without waking another thread, because this thread checks that the server is alive, and returns. If this thread does not return, the others notice after a nap.
     ///
-    /// If another thread were woken, it would lead at the very moment at which the connection is found closed, before
-    /// this thread has received what had come until then.
+    /// A woken thread would lead at the very moment at which this thread finds the connection closed, before this thread has received the last frames.
     fn step_down_quietly(self) {
         self.0.has_leader.store(false, Ordering::SeqCst);
         std::mem::forget(self);
@@ -119,10 +117,12 @@ impl SharedChannel {
         })
     }
 
+    /// Locks the calls.
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
+    /// Returns the open channel. Raises ChannelError once it is closed.
     pub(crate) fn open(&self) -> PyResult<Arc<channel::Channel>> {
         self.channel.get().open()
     }
@@ -137,6 +137,7 @@ impl SharedChannel {
         self.lock().calls.len()
     }
 
+    /// Makes this thread the leader. Returns None if another thread leads.
     #[inline]
     pub(crate) fn try_lead(&self) -> Option<Leader<'_>> {
         // Acquire: the last leader's work is visible. Relaxed on failure: this thread receives nothing then.
@@ -157,7 +158,7 @@ impl SharedChannel {
         }
     }
 
-    /// Adds a call, whose frames are kept from now on.
+    /// Adds a call, whose frames this keeps from now on.
     pub(crate) fn register(&self, id: u64) {
         let mut state = self.lock();
         let interruptions = state.interruptions;
@@ -177,10 +178,11 @@ impl SharedChannel {
         drop(entry);
     }
 
-    /// Removes and returns the first frame of a call, if one waits. Raises ChannelError if there is no such call.
+    /// Removes and returns the first kept frame of a call; None if there is none. Raises ChannelError if the call is
+    /// not in flight.
     fn pop_frame(&self, py: Python<'_>, id: u64) -> PyResult<Option<Frame>> {
         let mut state = self.lock();
-        let entry = state.calls.get_mut(&id).ok_or_else(|| no_call(id))?;
+        let entry = state.calls.get_mut(&id).ok_or_else(|| no_call_error(id))?;
         let frame = entry.frames.pop_front();
         if let Some(frame) = frame
             .as_ref()
@@ -200,7 +202,8 @@ impl SharedChannel {
         })
     }
 
-    /// Receives the next frame of the ring, if one is there. Only the leader does this.
+    /// Receives the next frame of the ring; None if there is none. Only the leader does this. Raises ChannelError for a
+    /// frame that no server sends.
     #[inline]
     fn receive_frame(
         &self,
@@ -223,7 +226,8 @@ impl SharedChannel {
         Ok(Some(frame))
     }
 
-    /// Delivers a frame to its call, and drops one whose call no thread waits for any longer.
+    /// Delivers a frame to its call. Drops the frame if no thread waits for the call. Raises ChannelError for an item
+    /// without credit.
     pub(crate) fn deliver(&self, py: Python<'_>, frame: Frame) -> PyResult<()> {
         let mut state = self.lock();
         let Some(entry) = state.calls.get_mut(&frame.id) else {
@@ -243,8 +247,9 @@ impl SharedChannel {
         Ok(())
     }
 
-    /// Receives the frames that are there, up to one of the call `own_id`, which it returns; it delivers all others.
-    /// Only the leader does this. The payload of a short frame is in `body` then.
+    /// Receives the frames that are there, up to a frame of the call `own_id`, and delivers the frames of other calls.
+    /// Returns the frame of `own_id`, whose payload is in `body` if it is short; None if there is none. Only the leader
+    /// does this.
     #[inline]
     pub(crate) fn receive(
         &self,
@@ -265,14 +270,15 @@ impl SharedChannel {
         Ok(None)
     }
 
+    /// Notes that the reply of a call has arrived.
     fn mark_answered(&self, id: u64) {
         if let Some(entry) = self.lock().calls.get_mut(&id) {
             entry.is_answered = true;
         }
     }
 
-    /// Returns the next frame of a call, and waits for it for up to `limit`; None if no frame came, if the call was
-    /// interrupted, or after `check_interval`.
+    /// Waits for the next frame of a call for at most `limit`, and returns the frame. Returns None if no frame came, if
+    /// the call was interrupted, or after `check_interval`. Raises ChannelError, or what a signal handler raises.
     pub(crate) fn next_frame(
         &self,
         py: Python<'_>,
@@ -360,14 +366,15 @@ impl SharedChannel {
         self.unpark(id);
     }
 
+    /// Removes a call from the parked ones.
     fn unpark(&self, id: u64) {
         let mut state = self.lock();
         state.parked.retain(|&each| each != id);
         self.parked.store(state.parked.len(), Ordering::SeqCst);
     }
 
-    /// Receives for all threads what is there, and if nothing is, what comes within `limit`. Returns false if another
-    /// thread leads.
+    /// Receives for all threads the frames that are there and those that arrive first within `limit`. Returns false if
+    /// another thread leads.
     pub(crate) fn drive(&self, py: Python<'_>, limit: Duration) -> PyResult<bool> {
         let channel = self.open()?;
         {
@@ -390,7 +397,7 @@ impl SharedChannel {
         Ok(true)
     }
 
-    /// Wakes all threads that wait here. Each returns without a frame.
+    /// Wakes all waiting threads, each of which returns without a frame.
     pub(crate) fn interrupt(&self) {
         let mut state = self.lock();
         state.interruptions += 1;
@@ -405,7 +412,8 @@ impl SharedChannel {
         }
     }
 
-    /// Takes back the request of a call, and returns true if no part of it was sent: the call is never made.
+    /// Takes back the request of a call. Returns true if no part of the request was sent, so that the server never runs
+    /// the call.
     pub(crate) fn take_back(&self, id: u64) -> PyResult<bool> {
         let channel = self.open()?;
         let is_taken_back = channel.take_back(id, |opcode| self.is_request(opcode));
@@ -415,12 +423,13 @@ impl SharedChannel {
         Ok(is_taken_back)
     }
 
+    /// Returns true if this opcode begins a call.
     fn is_request(&self, opcode: u32) -> bool {
         self.rules.requests.contains(&(opcode as u8))
     }
 
-    /// Ends a call that no thread waits for any longer, and cancels it unless the server has replied or the request was
-    /// not sent.
+    /// Ends a call for which no thread waits, and cancels the call unless the server has replied or the request was not
+    /// sent.
     pub(crate) fn close_call(&self, id: u64) {
         let entry = self.lock().calls.remove(&id);
         let (Some(entry), Ok(channel)) = (entry, self.open()) else {
@@ -438,6 +447,7 @@ impl SharedChannel {
     }
 }
 
-fn no_call(id: u64) -> PyErr {
+/// Returns the error for a call that is not in flight.
+fn no_call_error(id: u64) -> PyErr {
     ChannelError::new_err(format!("call {id} is not in flight"))
 }

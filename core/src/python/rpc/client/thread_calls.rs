@@ -1,7 +1,6 @@
 //! `ThreadCalls`: the calls in flight of threads that share a channel, and `PendingCall`: one of them.
 //!
-//! A call that no thread waits for any longer is cancelled when its [`PendingCall`] is dropped, also if an exception
-//! kept the thread from closing it.
+//! Dropping a [`PendingCall`] cancels the call, for example if an exception has kept the thread from closing it.
 
 use crate::connection::channel::{self, FrameRole};
 use crate::python::rpc::channel::Channel;
@@ -16,6 +15,7 @@ use pyo3::types::PyTuple;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Converts seconds to a duration; negative ones to zero.
 fn seconds(limit: f64) -> Duration {
     Duration::try_from_secs_f64(limit.max(0.0)).unwrap_or(Duration::MAX)
 }
@@ -26,10 +26,11 @@ pub struct ThreadCalls(Arc<SharedChannel>);
 
 #[pymethods]
 impl ThreadCalls {
-    /// `replies`: opcodes that end a call; `others`: the low eight bits of what else a server sends, except items;
-    /// `requests`: those of the opcodes that begin a call; `cancel` and `cancel_body`: the frame that cancels a call;
-    /// `window`: bytes of items that may wait, each of which counts for `overhead` more; `check_interval`: seconds
-    /// after which a sleeping thread returns, so that its caller can check that the server is alive.
+    /// Makes the calls of a channel. `replies` are the opcodes that end a call. `others` are the low eight bits of the
+    /// other opcodes that a server sends, except items; `requests` those of the opcodes that begin a call. `cancel` and
+    /// `cancel_body` are the frame that cancels a call. `window` is the number of bytes of items that may wait, each of
+    /// which counts for `overhead` more bytes. `check_interval` is the time in seconds after which a sleeping thread
+    /// returns, so that its caller can check that the server is alive.
     #[new]
     #[pyo3(signature = (channel, *, replies, others, item, requests, cancel, cancel_body, window, overhead, check_interval))]
     #[allow(clippy::too_many_arguments)] // By keyword alone, in one place.
@@ -59,13 +60,13 @@ impl ThreadCalls {
         Ok(ThreadCalls(Arc::new(SharedChannel::new(channel, rules)?)))
     }
 
-    /// Returns the number of calls in flight, except those that `exchange` looks for at this moment.
+    /// Returns the number of calls in flight, except a call for whose reply `exchange` is spinning.
     fn __len__(&self) -> usize {
         self.0.len()
     }
 
-    /// Sends a request and looks for its reply for as long as that pays. Returns the body alone of a reply with the
-    /// channel's `reply_opcode`, else the call in flight.
+    /// Sends a request, and spins for the reply for as long as that is worthwhile. Returns only the body of a reply
+    /// with the channel's `reply_opcode`, and otherwise the call in flight.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -92,19 +93,19 @@ impl ThreadCalls {
         self.send_registered(py, &channel, opcode, id, payload)
     }
 
-    /// Ends a call that no thread waits for any longer, and cancels it unless the server has replied or the request was
-    /// not sent.
+    /// Ends a call for which no thread waits, and cancels the call unless the server has replied or the request was not
+    /// sent.
     fn close(&self, id: u64) {
         self.0.close_call(id);
     }
 
-    /// Receives for all threads what is there, and if nothing is, what comes within `limit` seconds. Returns False if
-    /// another thread does that.
+    /// Receives for all threads the frames that are there and those that arrive first within `limit` seconds. Returns
+    /// False if another thread does that.
     fn drive(&self, py: Python<'_>, limit: f64) -> PyResult<bool> {
         self.0.drive(py, seconds(limit))
     }
 
-    /// Wakes all threads that wait. Each returns without a frame.
+    /// Wakes all waiting threads, each of which returns without a frame.
     fn interrupt(&self) {
         self.0.interrupt();
     }
@@ -158,6 +159,7 @@ impl Exchange for ThreadCalls {
 }
 
 impl ThreadCalls {
+    /// Returns the handle of a registered call.
     fn pending(&self, id: u64) -> PendingCall {
         PendingCall {
             shared: self.0.clone(),
@@ -165,6 +167,7 @@ impl ThreadCalls {
         }
     }
 
+    /// Registers a call, sends its request, and returns its handle. Raises the error of a request that was not sent.
     fn send_registered(
         &self,
         py: Python<'_>,
@@ -195,8 +198,8 @@ pub struct PendingCall {
 
 #[pymethods]
 impl PendingCall {
-    /// Returns its next frame as (opcode, id, body), and waits for it for up to `limit` seconds; this thread receives
-    /// for all threads if no other one does.
+    /// Waits for the next frame of the call for at most `limit` seconds, and returns it as (opcode, id, body). This
+    /// thread receives for all threads if no other one does.
     ///
     /// Returns None if no frame came, if the call was interrupted, or if it is time to check that the server is alive.
     /// Raises what a signal's handler raises; the next call returns the frame then.
@@ -210,12 +213,12 @@ impl PendingCall {
             .transpose()
     }
 
-    /// Takes the request back, and returns True if no part of it was sent: the call is never made.
+    /// Takes the request back. Returns True if no part of the request was sent, so that the server never runs the call.
     fn take_back(&self) -> PyResult<bool> {
         self.shared.take_back(self.id)
     }
 
-    /// Ends the call, and cancels it unless the server has replied or the request was not sent.
+    /// Ends the call, and cancels it unless the server has replied or the request was not sent. Idempotent.
     fn close(&self) {
         self.shared.close_call(self.id);
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A function that calls an endpoint and waits for the result.
 ///
-/// `function` and `finish` return the result. Calls take the native path while `stopped` is empty and the `session` of
-/// the reconnector is the one given.
+/// `function` and `finish` return the result. Calls take the native path while `stopped` is empty and the reconnector
+/// has this `session`.
 #[pyclass(frozen, extends = Endpoint, module = "shmrpc._core")]
 pub struct ThreadEndpoint {
     calls: Py<ThreadCalls>,
@@ -26,11 +26,11 @@ pub struct ThreadEndpoint {
     native_calls: AtomicU32,
 }
 
-/// After so many native calls the client checks what its server sends besides replies, which a call does not receive.
+/// The number of native calls after which the client checks what its server sends besides replies.
 const CALLS_PER_CHECK: u32 = 256;
 
 impl ThreadEndpoint {
-    /// Returns true if calls must no longer take the native path, because the server wants its client to reconnect.
+    /// Returns true if calls must leave the native path, because the server wants its client to reconnect.
     #[inline]
     fn must_leave(&self, py: Python<'_>) -> PyResult<bool> {
         // Relaxed: under the GIL, and the exact count does not matter.

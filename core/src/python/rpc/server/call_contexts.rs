@@ -1,4 +1,4 @@
-//! `CallContexts`: a context for each call, so that no call sees the context variables of another one.
+//! `CallContexts`: a context for each call, so that no call sees the context variables of another call.
 
 use crate::clock;
 use crate::crash;
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use std::sync::{Mutex, MutexGuard};
 
-/// Calls between two reads of the clock.
+/// The number of calls between two reads of the clock.
 const CALLS_PER_CHECK: usize = 16;
 
-/// Copies of a context, of which a thread enters one after the other.
+/// Copies of a context, which a thread enters one after the other.
 ///
 /// `Context.run` does the same around a call, at about twice the cost.
 #[pyclass(frozen, module = "shmrpc._core")]
@@ -23,6 +23,7 @@ pub struct CallContexts {
 }
 
 impl CallContexts {
+    /// Locks the copy that the thread has entered.
     fn entered(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
         lock(&self.entered)
     }
@@ -30,7 +31,7 @@ impl CallContexts {
 
 #[pymethods]
 impl CallContexts {
-    /// Copies this `contextvars.Context`.
+    /// Makes copies of this `contextvars.Context`. Raises TypeError for any other object.
     #[new]
     fn new(base: Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(CallContexts {
@@ -39,14 +40,14 @@ impl CallContexts {
         })
     }
 
-    /// Copies this `contextvars.Context` from now on.
+    /// Makes copies of this `contextvars.Context` from now on. Raises TypeError for any other object.
     fn rebase(&self, base: Bound<'_, PyAny>) -> PyResult<()> {
         let before = std::mem::replace(&mut *lock(&self.base), check_is_context(base)?);
         drop(before); // After the lock, because a destructor may run any code.
         Ok(())
     }
 
-    /// Leaves the last copy, if the thread has entered one, and enters a new one.
+    /// Leaves the copy that the thread has entered, if any, and enters a new copy.
     pub(crate) fn renew(&self, py: Python<'_>) -> PyResult<()> {
         let mut entered = self.entered();
         let last = entered.take();
@@ -70,8 +71,8 @@ impl CallContexts {
         self.entered().as_ref().map(|copy| copy.clone_ref(py))
     }
 
-    /// Calls a function with each tuple of arguments from `results.len()` on, each in a new copy, and appends the
-    /// results; stops at the time `until`, in nanoseconds. Raises what a call raises.
+    /// Calls a function with each tuple of arguments in `calls` that has no result so far, each in a new copy, and
+    /// appends the results. Stops soon after the time `until`, in nanoseconds. Raises what a call raises.
     fn call_each(
         &self,
         py: Python<'_>,
@@ -92,7 +93,7 @@ impl CallContexts {
         Ok(())
     }
 
-    /// Leaves the last copy, if the thread has entered one.
+    /// Leaves the copy that the thread has entered, if any.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let last = self.entered().take();
         exit(py, last.as_ref())
@@ -108,8 +109,8 @@ fn check_is_context(base: Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     Ok(base.unbind())
 }
 
-/// Leaves a copy that `renew` has entered. Raises RuntimeError if other code has entered another context since, and has
-/// not left it.
+/// Leaves a copy that `renew` has entered, if any. Raises RuntimeError if other code has entered another context since
+/// then and has not left it.
 fn exit(py: Python<'_>, last: Option<&Py<PyAny>>) -> PyResult<()> {
     match last {
         // SAFETY: it is a context; `PyContext_Exit` itself checks that this thread has entered it.

@@ -1,4 +1,4 @@
-//! `ClientRequests`: the requests of one client that the core may run.
+//! `ClientRequests`: the requests of a client that the core may run.
 
 use crate::crash;
 use crate::python::codec::msgpack::writer::OutgoingBody;
@@ -9,19 +9,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Outcome of a request.
+/// The outcome of a request.
 pub(crate) enum RequestOutcome<'py> {
     /// Python has to run the request. Nothing of it was done.
     Unsupported,
-    /// The reply is written. Holds the result if freeing it takes long, so that the reply is sent first.
+    /// The reply is written. Holds a result that takes long to free, so that the reply is sent first.
     Written(Option<Bound<'py, PyAny>>),
     /// The body of the reply.
     Encoded(Bound<'py, PyAny>),
-    /// Nothing is left to do: the reply comes later, the call has none, or the call has failed and its reply was sent.
+    /// Nothing is left to do: the reply comes later, the call has no reply, or the call has failed and its reply was
+    /// sent.
     Finished,
 }
 
-/// Requests of one client that the core may run.
+/// The requests of a client that the core may run, until this is closed.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct ClientRequests {
     handlers: Py<HandlerTable>,
@@ -57,8 +58,9 @@ impl ClientRequests {
 }
 
 impl ClientRequests {
-    /// Runs a request of the client `key`, and writes its reply to `reply`. The request is in `whole`, else in `short`.
-    /// `whole` is dropped once it was read, because the values made of it keep the buffers that they need.
+    /// Runs a request of the client `key`, and writes the reply to `reply`. The body of the request is `whole`, or
+    /// `short` without one. Drops `whole` once it is read: the values keep the buffers that they need. Returns the
+    /// outcome.
     #[inline]
     #[allow(clippy::too_many_arguments)] // In one place.
     pub(crate) fn run<'py>(
@@ -134,7 +136,7 @@ impl ClientRequests {
         }
     }
 
-    /// Replies that a call has failed.
+    /// Sends the reply for a call that has failed.
     #[cold]
     pub(crate) fn fail(
         &self,
@@ -146,6 +148,7 @@ impl ClientRequests {
         self.handlers.get().fail(py, key, id, error)
     }
 
+    /// Returns true if a running or waiting call has this id.
     #[inline]
     fn is_id_in_use(&self, py: Python<'_>, id: u64) -> PyResult<bool> {
         let (running, waiting) = (self.running.bind(py), self.waiting.bind(py));

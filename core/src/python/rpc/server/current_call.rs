@@ -5,7 +5,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::sync::Mutex;
 
-/// The call of a plain function, from its frame to its reply. To set a context variable for it would cost more.
+/// The call that a thread's event loop runs, from its frame to its reply. A context variable would cost more.
 #[pyclass(frozen, module = "shmrpc._core")]
 #[derive(Default)]
 pub struct CurrentCall(Mutex<Frame>);
@@ -14,7 +14,7 @@ pub struct CurrentCall(Mutex<Frame>);
 enum Frame {
     #[default]
     None,
-    /// Object that Python has set.
+    /// The object that Python has set.
     Object(Py<PyAny>),
     /// A request that the core runs.
     Request {
@@ -26,6 +26,7 @@ enum Frame {
 }
 
 impl CurrentCall {
+    /// Replaces the frame.
     #[inline]
     fn set(&self, frame: Frame) {
         let before = std::mem::replace(&mut *lock(&self.0), frame);
@@ -51,8 +52,8 @@ impl CurrentCall {
         CurrentCall::default()
     }
 
-    /// The current call: (key, opcode, id, deadline) of a request that the core runs, else the object that was set;
-    /// None between frames.
+    /// The current call: (key, opcode, id, deadline) of a request that the core runs, or the object that Python has
+    /// set; None between frames.
     #[getter]
     fn frame<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (key, opcode, id, deadline) = match &*lock(&self.0) {

@@ -1,5 +1,4 @@
-//! `Handler`: a function that the core calls by itself, and `CoroutineRunner`: what runs the coroutine that it may
-//! return.
+//! `Handler`: a function that the core calls itself, and `CoroutineRunner`: the runner of a coroutine that it returns.
 
 use crate::python::codec::msgpack::expected_type::ExpectedType;
 use crate::python::codec::msgpack::reader::{Reader, Unreadable};
@@ -8,7 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-/// Most arguments of a call that the core runs.
+/// The maximum number of arguments of a call that the core runs.
 const MAX_ARGUMENTS: usize = 24;
 
 /// A parameter that can be given by name.
@@ -20,10 +19,11 @@ struct Parameter {
 
 /// A function, and the types of its parameters.
 ///
-/// `by_count`: for each number of positional arguments the type of their array; None for a number that does not fit, or
-/// whose types the core cannot read. `parameters`: if all parameters may be given by name, the name, the type and
-/// whether the parameter is required, of each; `places`: how many of these may also be given by position. `coroutines`:
-/// runs the coroutine that the function returns, if it returns one.
+/// `by_count` has, for each number of positional arguments, the type of their array; None for a number that does not
+/// fit, or for types that the core cannot read. `parameters` has the name and the type of each parameter, and True if
+/// it is required; it is empty unless all parameters may be given by name. `places` is the number of parameters that
+/// may also be given by position. `coroutines` runs the coroutine that the function returns; None if the function
+/// returns none.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Handler {
     name: Py<PyString>,
@@ -36,9 +36,9 @@ pub struct Handler {
 
 /// Runs coroutines, each in its first step and then as a task.
 ///
-/// `is_full` returns true if a call of this client has to wait. `start` takes a coroutine, the client, the endpoint's
-/// name, the call's id, its deadline and the size of its request in bytes, and returns the result, or `later` if it
-/// comes later.
+/// `is_full` takes a client, and returns true if a call of this client has to wait. `start` takes a coroutine, the
+/// client, the endpoint's name, the call's id, its deadline and the size of its request in bytes; it returns the
+/// result, or `later` if the result comes later.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct CoroutineRunner {
     is_full: Py<PyAny>,
@@ -70,7 +70,7 @@ impl CoroutineRunner {
         self.is_full.bind(py).call1((client,))?.is_truthy()
     }
 
-    /// Runs the first step of a coroutine, and returns its result; None if that comes later.
+    /// Runs the first step of a coroutine. Returns the result; None if the result comes later.
     pub(crate) fn run<'py>(
         &self,
         coroutine: &Bound<'py, PyAny>,
@@ -123,7 +123,7 @@ impl Handler {
     }
 }
 
-/// Arguments of a call: owned references, behind a slot that the callee may use.
+/// The arguments of a call: owned references, behind a slot that the callee may use.
 pub(crate) struct Arguments {
     slots: [*mut ffi::PyObject; MAX_ARGUMENTS + 1],
     len: usize,
@@ -137,6 +137,7 @@ impl Arguments {
         }
     }
 
+    /// Adds an argument. Fails if there are too many.
     fn push(&mut self, value: Bound<'_, PyAny>) -> Result<(), Unreadable> {
         if self.len == MAX_ARGUMENTS {
             return Err(Unreadable);
@@ -146,7 +147,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Calls a function. The last arguments have the names in `names`.
+    /// Calls a function, and returns its result. `names` are the names of the last arguments.
     pub(crate) fn call<'py>(
         &mut self,
         function: &Bound<'py, PyAny>,
@@ -183,12 +184,12 @@ impl Handler {
         self.function.bind(py)
     }
 
-    /// Returns what runs the coroutine that the function returns, if it returns one.
+    /// Returns the runner of the coroutine that the function returns; None if the function returns none.
     pub(crate) fn coroutines(&self) -> Option<&CoroutineRunner> {
         self.coroutines.as_ref().map(|coroutines| coroutines.get())
     }
 
-    /// Reads positional arguments.
+    /// Reads `count` positional arguments. Fails if their number or a type does not fit.
     #[inline]
     pub(crate) fn read_positional<'py>(
         &self,
@@ -207,7 +208,8 @@ impl Handler {
         Ok(arguments)
     }
 
-    /// Reads positional and keyword arguments. Returns them with the names of the keyword arguments, which come last.
+    /// Reads positional and keyword arguments. Returns the arguments, and the names of the keyword arguments, which
+    /// come last. Fails if a name, a number or a type does not fit.
     pub(crate) fn read_named<'py>(
         &self,
         py: Python<'py>,

@@ -1,7 +1,7 @@
-//! `HandlerTable`: the endpoints whose calls the core runs by itself, from the frame to the reply.
+//! `HandlerTable`: the endpoints whose calls the core itself runs, from the frame to the reply.
 //!
-//! They are functions of plain types that run in the event loop, without interceptors. Python runs all other calls, and
-//! each call of these whose request is not as expected, because it has the error messages.
+//! These endpoints are functions of plain types that run in the event loop, without interceptors. Python runs all other
+//! calls. It also runs a call of these endpoints whose request does not fit, because it has the error messages.
 
 use crate::clock;
 use crate::crash;
@@ -15,10 +15,10 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// Results whose bodies exceed this many bytes are freed after they were sent.
+/// The number of bytes of a body above which the result is freed only after the reply is sent.
 const SLOW_TO_FREE: usize = 2048;
 
-/// HandlerTable, the opcodes of requests, and what runs them.
+/// Handlers, the opcodes of their requests, and the parts that run the calls.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct HandlerTable {
     /// Handlers by the numbers of their endpoints; None where Python runs the calls.
@@ -28,15 +28,15 @@ pub struct HandlerTable {
     current_call: Py<CurrentCall>,
     /// Not empty once a request with a deadline was run.
     inheriting: Py<PyList>,
-    /// Lead of this process's clock over the host's, in nanoseconds. Deadlines are times of the host's clock.
+    /// The lead of this process's clock over the host's, in nanoseconds. Deadlines are times of the host's clock.
     clock_ahead: i64,
-    /// Takes the endpoint's name and a result that the core cannot write, and returns its body.
+    /// Takes the endpoint's name and a result that the core cannot write, and returns the body.
     encode: Py<PyAny>,
-    /// Replies that a call has failed: takes the client's key, the call's id and the exception.
+    /// Sends the reply for a call that has failed: takes the client's key, the call's id and the exception.
     fail: Py<PyAny>,
     /// Records that a one-way call has failed: takes the client's key, the endpoint's name and the exception.
     note: Py<PyAny>,
-    /// Low eight bits of the opcodes with positional arguments alone, with keyword arguments, with a deadline, and with
+    /// Low eight bits of the opcodes with only positional arguments, with keyword arguments, with a deadline, and with
     /// a header.
     positional: u8,
     keywords: u8,
@@ -96,7 +96,7 @@ impl HandlerTable {
     }
 }
 
-/// A request that was read.
+/// A request as it was read.
 pub(crate) struct Request<'py> {
     arguments: Arguments,
     /// Names of the last arguments.
@@ -105,16 +105,16 @@ pub(crate) struct Request<'py> {
     pub(crate) one_way: bool,
 }
 
-/// Result of a call, as it is sent.
+/// The result of a call, as it is sent.
 pub(crate) enum WrittenResult<'py> {
-    /// The result is written. Holds the result if freeing it takes long, so that the reply is sent first.
+    /// The result is written. Holds a result that takes long to free, so that the reply is sent first.
     Native(Option<Bound<'py, PyAny>>),
     /// The body that Python has encoded.
     Encoded(Bound<'py, PyAny>),
 }
 
 impl HandlerTable {
-    /// Returns the handler of an endpoint, if the core runs its calls.
+    /// Returns the handler of the endpoint of this number; None if Python runs its calls.
     #[inline]
     pub(crate) fn handler(&self, number: usize) -> Option<&Handler> {
         self.handlers
@@ -135,7 +135,7 @@ impl HandlerTable {
         self.current_call.get().begin(key, opcode, id, deadline);
     }
 
-    /// Replies that a call has failed.
+    /// Sends the reply for a call that has failed.
     #[cold]
     pub(crate) fn fail(
         &self,
@@ -162,7 +162,7 @@ impl HandlerTable {
             .map(drop)
     }
 
-    /// Reads a request of this kind, the low eight bits of its opcode.
+    /// Reads a request of this kind, the low eight bits of its opcode. Fails if Python has to run the request.
     #[inline]
     pub(crate) fn read_request<'py>(
         &self,
@@ -222,7 +222,7 @@ impl HandlerTable {
         [self.positional, self.keywords, self.timed, self.headed].contains(&kind)
     }
 
-    /// Calls the function in a context of its own.
+    /// Calls the function in a new context, and returns its result.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -237,7 +237,7 @@ impl HandlerTable {
         result
     }
 
-    /// Writes a result.
+    /// Writes a result to `reply`, or returns the body that Python has encoded.
     #[inline]
     pub(crate) fn write_result<'py>(
         &self,

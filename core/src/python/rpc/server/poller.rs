@@ -1,4 +1,4 @@
-//! `Poller`: frames of many channels.
+//! `Poller`: receiver of the frames of many channels.
 
 use crate::connection::channel::{self, FrameRole, SendError, SendOutcome};
 use crate::connection::poller::{self, Expected, PollResult};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Poller {
     inner: Mutex<poller::Poller<Client>>,
-    /// Stands in the place of the opcode if a peer broke the rules.
+    /// The number that replaces the opcode if a peer broke the rules.
     fault: u64,
     /// Opcode of a plain reply.
     reply_opcode: u32,
@@ -28,20 +28,20 @@ pub struct Poller {
 
 /// The client of a channel.
 struct Client {
-    /// Comes back with each frame of the client.
+    /// The object that identifies the client: it is returned with each of its frames.
     key: Py<PyAny>,
     /// The requests of the client that the core may run.
     requests: Option<Py<ClientRequests>>,
 }
 
-/// A frame in Python's form: (key, opcode, id, payload).
+/// A frame as a tuple: (key, opcode, id, payload).
 type FrameTuple<'py> = Bound<'py, PyTuple>;
 
-/// Outcome of a look at the channels.
+/// The outcome of a poll of the channels.
 enum PollOutcome<'py> {
     /// A frame that Python has to handle.
     Frame(FrameTuple<'py>),
-    /// Nothing was there, and it is time to rest.
+    /// There is no frame, and it is time to rest.
     Nothing,
     /// The core has run a request, and its reply is written.
     Reply(PendingReply<'py>),
@@ -60,14 +60,14 @@ struct PendingReply<'py> {
 }
 
 impl PendingReply<'_> {
-    /// Replies with an error if the reply could not be sent.
+    /// Sends an error as the reply if the reply itself could not be sent.
     fn check_sent(&self, py: Python<'_>, sent: Result<SendOutcome, SendError>) -> PyResult<()> {
         match sent {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => self
                 .requests
                 .get()
                 .fail(py, &self.key, self.id, send_error(error)),
-            // The channel remembers a violation, and the next look at it finds that.
+            // The channel remembers a violation, which the next poll finds.
             _ => Ok(()),
         }
     }
@@ -79,7 +79,8 @@ impl Poller {
         lock(&self.inner)
     }
 
-    /// Receives frames, and runs the requests that the core may run, until a frame needs Python.
+    /// Receives frames, and runs the requests that the core may run. Returns the first frame that Python has to handle;
+    /// None when it is time to rest.
     #[inline]
     fn receive<'py>(
         &self,
@@ -103,7 +104,7 @@ impl Poller {
                 (sent, found) = py.detach(|| {
                     let mut payload = Payload::copied(&reply_body.bytes);
                     let sent = payload.send(channel, self.reply_opcode, id, FrameRole::Other);
-                    (sent, self.find_after(&sent))
+                    (sent, self.poll_after(&sent))
                 });
                 reply.check_sent(py, sent)?;
             } else {
@@ -112,14 +113,14 @@ impl Poller {
                     py.detach(|| payload.send(channel, self.reply_opcode, id, FrameRole::Other));
                 reply.check_sent(py, sent)?;
                 drop((payload, reply));
-                found = py.detach(|| self.find_after(&sent));
+                found = py.detach(|| self.poll_after(&sent));
             }
         }
     }
 
-    /// Looks for the next frame, after a reply was sent.
+    /// Polls for the next frame, after a reply was sent.
     #[inline]
-    fn find_after(&self, sent: &Result<SendOutcome, SendError>) -> PollResult {
+    fn poll_after(&self, sent: &Result<SendOutcome, SendError>) -> PollResult {
         let mut inner = self.lock();
         if let Ok(SendOutcome::PeerWoken) = sent {
             inner.record_peer_woken();
@@ -127,7 +128,7 @@ impl Poller {
         inner.poll()
     }
 
-    /// Receives the frame that was found, and runs it if the core may.
+    /// Receives the found frame, and runs its request if the core may.
     #[inline]
     fn run<'py>(
         &self,
@@ -206,7 +207,7 @@ impl Poller {
         Ok(PollOutcome::Finished)
     }
 
-    /// Returns the outcome for a frame that could not be received.
+    /// Returns the outcome for a frame that could not be received. Raises an error that is not the fault of the peer.
     #[cold]
     fn receive_failed<'py>(
         &self,
@@ -231,7 +232,7 @@ impl Poller {
     }
 }
 
-/// Returns a frame in Python's form, with its payload, or with that in `body` if there is no object for it.
+/// Returns a frame as (key, opcode, id, payload). The payload is in `body` if there is no object for it.
 #[inline]
 fn to_frame_tuple<'py>(
     py: Python<'py>,
@@ -282,8 +283,8 @@ impl Poller {
         drop(before); // After the lock, because the destructor of a key may use this poller.
     }
 
-    /// Adds a channel and returns its number. `key` comes back with each of its frames, except requests that the core
-    /// runs.
+    /// Adds a channel, and returns its number. `key` is returned with each of its frames, except requests that the core
+    /// runs. Raises ChannelError if the channel is closed.
     fn add(
         &self,
         channel: &Channel,
@@ -300,14 +301,14 @@ impl Poller {
         drop(key);
     }
 
-    /// Handles a ring of this channel's bell. Returns False if the bell will never ring again, because the peer has
-    /// closed it.
+    /// Handles a ring of the doorbell of the channel of this number. Returns False if the doorbell will never ring
+    /// again, because the peer has closed it.
     fn wake(&self, index: usize) -> bool {
         self.lock().wake(index)
     }
 
-    /// Announces that a frame is about to come, or a packet from `socket`: the next look waits for it for as long as a
-    /// sleep would cost.
+    /// Announces that a frame is about to arrive, or a packet from `socket`. The next poll spins for it for as long as
+    /// a sleep would cost.
     #[pyo3(signature = (socket=None, /))]
     fn expect(&self, socket: Option<i32>) {
         let expected = socket.map_or(Expected::Frame, Expected::Packet);
@@ -319,17 +320,18 @@ impl Poller {
         self.lock().spinning = spinning;
     }
 
-    /// Returns the next frame as (key, opcode, id, payload), or None when it is time to rest. The core runs and answers
-    /// the requests that it may run on the way.
+    /// Returns the next frame as (key, opcode, id, payload); None when it is time to rest. Meanwhile the core runs the
+    /// requests that it may run, and sends their replies.
     ///
-    /// A channel whose peer broke the rules comes as (key, fault, 0, ChannelError).
+    /// Returns (key, fault, 0, ChannelError) for a channel whose peer broke the rules.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let found = py.detach(|| self.lock().poll());
         self.receive(py, found)
     }
 
-    /// Sends a frame on `channel`, then does what `next` does. After a large frame it returns True at once: the caller
-    /// may have something to do while the peer reads the frame, and calls `next` then.
+    /// Sends a frame on `channel`, then does what `next` does. Returns True at once after a large frame: the caller may
+    /// have something to do while the peer reads the frame, and then calls `next`. Raises Oversize or Backlog if the
+    /// frame cannot be sent.
     fn send_next<'py>(
         &self,
         py: Python<'py>,
@@ -348,8 +350,8 @@ impl Poller {
             || match payload.send(&channel, opcode, id, FrameRole::Other) {
                 Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => Err(error),
                 sent => {
-                    // The channel remembers a violation, and the next look at it finds that.
-                    Ok((!is_large).then(|| self.find_after(&sent)))
+                    // The channel remembers a violation, which the next poll finds.
+                    Ok((!is_large).then(|| self.poll_after(&sent)))
                 }
             },
         );
@@ -359,8 +361,8 @@ impl Poller {
         }
     }
 
-    /// Prepares for the event loop to go on. Returns True if a bell will ring for the next frame, False if the loop has
-    /// to call again on its next turn.
+    /// Prepares the channels for a pause of polling. Returns True if a doorbell will ring for the next frame, False if
+    /// the event loop must call again in its next iteration.
     fn rest(&self) -> bool {
         self.lock().park_all()
     }

@@ -719,7 +719,7 @@ def shorten_time_slice(nanoseconds: int, /) -> bool:
 
 @final
 class SharedObject:
-    """A use of a shared object that this process has open."""
+    """A handle of a shared object."""
 
     def __new__(
         cls, name: str, lock_file: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False
@@ -1286,7 +1286,7 @@ class Permits:
         """
 
     def _acquire(self, timeout: float | None = None) -> Literal[True]:
-        """Acquire a permit, and wait for it for at most ``timeout`` seconds. Returns True.
+        """Acquire a permit, and wait for at most ``timeout`` seconds until one is free. Return True.
 
         Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
         """
@@ -1314,18 +1314,18 @@ class Signals:
     def _signal(self, count: int | None = None) -> None:
         """Add signals, each of which ends one ``wait()``, here or in another process, now or later.
 
-        Signals stay when their sender ends, as long as a process has the name open. Raises ValueError if more than
-        2^62 would be pending.
+        Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError if
+        more than 2^62 signals would be pending.
         """
 
     def drain(self) -> int:
-        """Discard the pending signals, and return how many there were."""
+        """Discard the pending signals, and return their number."""
 
     def _try(self) -> bool:
         """Take a pending signal. Returns False if there is none."""
 
     def _wait_signal(self, timeout: float | None = None) -> Literal[True]:
-        """Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
+        """Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
 
         Raises WaitTimeout, and WaitStopped after ``stop()``.
         """

@@ -1,4 +1,4 @@
-//! Exceptions of `shmrpc.errors` for shared objects.
+//! Conversion of the errors of shared objects into exceptions of `shmrpc.errors`.
 
 use crate::memory::region::Kind;
 use crate::objects::error::ObjectError;
@@ -12,7 +12,7 @@ pub(crate) fn object_error(py: Python<'_>, membership: &Membership, error: Objec
     named_error(py, membership.shape().kind.word(), membership.name(), error)
 }
 
-/// Returns the login name of a user.
+/// Returns the login name of a user. Raises KeyError for an unknown one.
 fn name_of_user(py: Python<'_>, user: libc::uid_t) -> PyResult<String> {
     let entry = py.import("pwd")?.call_method1("getpwuid", (user,))?;
     entry.getattr("pw_name")?.extract()

@@ -30,6 +30,8 @@ impl LoopWaiter {
         }
     }
 
+    /// Calls `operate` with the slot, unless that is freed. Raises an error in a forked child, and for a slot that
+    /// another process has overwritten.
     fn with(
         &self,
         py: Python<'_>,
@@ -46,8 +48,8 @@ impl LoopWaiter {
 }
 
 impl LoopWaiter {
-    /// Makes the descriptor readable once there is something, and at once if `is_ready` returns true after the
-    /// announcement.
+    /// Announces that the loop is about to sleep, and makes the descriptor readable at once if `is_ready` then returns
+    /// true.
     pub(crate) fn arm(&self, py: Python<'_>, is_ready: impl Fn() -> bool) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.withdraw()?;
@@ -62,11 +64,12 @@ impl LoopWaiter {
 
 #[pymethods]
 impl LoopWaiter {
+    /// Returns the descriptor.
     pub(crate) fn fileno(&self) -> i32 {
         self.descriptor
     }
 
-    /// Takes a place at the end of the wait queue.
+    /// Moves the loop to the end of the order in which sleepers are woken.
     pub(crate) fn draw_ticket(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.draw_ticket();
@@ -84,7 +87,7 @@ impl LoopWaiter {
         self.with(py, LoopSlot::withdraw)
     }
 
-    /// Ends the wait. A wake-up that came meanwhile is passed on.
+    /// Ends the wait, and passes a wake-up that has arrived meanwhile on to the next sleeper.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, LoopSlot::cancel)
     }

@@ -15,19 +15,19 @@ use std::sync::Arc;
 /// Permits of a semaphore, or the single permit of a lock or of a memory's lock. `with` acquires and releases it in a
 /// thread.
 ///
-/// A lock belongs to a task or a thread: in an event loop, to the running task. Methods that take an `owner` take its
-/// number; a semaphore has no owners. `with` acquires in one native step, because a signal handler that raises in a
-/// Python frame between would leave the permit acquired. Where `with` would block an event loop, it calls
+/// A lock belongs to a task or a thread: in an event loop, to the running task. `owner` is the number of this task or
+/// thread, 0 for a semaphore. `with` acquires in one native step, because a signal handler that raises in a Python
+/// frame in between would leave the permit acquired. Where `with` would block an event loop, it calls
 /// `_refuse_to_block`.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Permits {
     object: Py<SharedObject>,
     semaphore: Arc<SemaphoreMembership>,
-    is_owned: bool,
+    has_owner: bool,
     reentrant: bool,
 }
 
-/// An awaitable that is ready.
+/// An awaitable that ends in its first step.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct ReadyAwaitable;
 
@@ -46,7 +46,8 @@ impl ReadyAwaitable {
     }
 }
 
-fn done(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+/// Returns the awaitable that ends in its first step, which all callers share.
+fn ready(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     static DONE: PyOnceLock<Py<ReadyAwaitable>> = PyOnceLock::new();
     let done = DONE.get_or_try_init(py, || Py::new(py, ReadyAwaitable))?;
     Ok(done.bind(py).clone().into_any())
@@ -68,8 +69,8 @@ fn wait(slf: &Bound<'_, Permits>, timeout: Option<f64>) -> PyResult<()> {
     Ok(())
 }
 
-/// Raises TypeError for arguments that a method does not take, such as the `blocking` of threading's locks; `remedy` is
-/// the text.
+/// Raises TypeError, with the text `remedy`, if there are arguments that a method does not take, such as the `blocking`
+/// of threading's locks.
 #[inline]
 pub(super) fn check_no_further_arguments(
     object: &SharedObject,
@@ -87,8 +88,15 @@ pub(super) fn check_no_further_arguments(
 }
 
 impl Permits {
+    /// Acquires a permit for `_try` and `_insist`.
     #[inline]
-    fn take(&self, py: Python<'_>, owner: u64, is_apart: bool, is_long: bool) -> PyResult<bool> {
+    fn acquire_now(
+        &self,
+        py: Python<'_>,
+        owner: u64,
+        is_apart: bool,
+        is_long: bool,
+    ) -> PyResult<bool> {
         let object = self.object.get();
         object.open(py)?;
         let semaphore = &self.semaphore;
@@ -97,33 +105,33 @@ impl Permits {
             (false, true) => Reentry::Wait,
             (false, false) => Reentry::Refuse,
         };
-        let taken = match (self.is_owned, is_long) {
+        let acquired = match (self.has_owner, is_long) {
             (true, _) => semaphore.try_lock(owner, again, is_long),
             (false, true) => semaphore.try_acquire_reserved(),
             (false, false) => semaphore.try_acquire(),
         };
-        let taken = object.map_error(py, taken)?;
-        object.count_acquired(i64::from(taken));
-        Ok(taken)
+        let acquired = object.map_error(py, acquired)?;
+        object.count_acquired(i64::from(acquired));
+        Ok(acquired)
     }
 }
 
 #[pymethods]
 impl Permits {
-    /// Makes permits of this object. With `reentrant`, the owner of a lock may acquire it again.
+    /// Makes the permits of this object. With `reentrant`, the owner of a lock may acquire it again.
     #[new]
     fn new(py: Python<'_>, object: Bound<'_, SharedObject>, reentrant: bool) -> PyResult<Self> {
         let semaphore = object.get().open_as::<SemaphoreMembership>(py)?;
-        let is_owned = object.get().shape_kind() != Kind::Semaphore;
+        let has_owner = object.get().shape_kind() != Kind::Semaphore;
         Ok(Permits {
             object: object.unbind(),
             semaphore,
-            is_owned,
+            has_owner,
             reentrant,
         })
     }
 
-    /// Returns true if an acquire would wait now, because no permit is free.
+    /// Returns True if an acquire would wait now, because no permit is free.
     fn _locked(&self, py: Python<'_>) -> PyResult<bool> {
         let object = self.object.get();
         let free = {
@@ -133,10 +141,10 @@ impl Permits {
         Ok(object.map_error(py, free)? == 0)
     }
 
-    /// Returns the owner that acquires or releases here and now; 0 for a semaphore.
+    /// Returns the number of the running task or thread; 0 for a semaphore.
     #[inline]
     fn _owner(&self, py: Python<'_>) -> PyResult<u64> {
-        if self.is_owned {
+        if self.has_owner {
             current_owner(py)
         } else {
             Ok(0)
@@ -145,40 +153,40 @@ impl Permits {
 
     /// Acquires a permit. Returns False if none is free.
     ///
-    /// Raises LocalProtocolError if this owner has the lock and may not acquire it again. `is_apart`: another task
-    /// waits on behalf of the owner, which may release the lock meanwhile.
+    /// Raises LocalProtocolError if this owner holds the lock and may not acquire it again. With `is_apart`, another
+    /// task waits on behalf of the owner, which may release the lock meanwhile: returns False instead.
     #[inline]
     fn _try(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
-        self.take(py, owner, is_apart, false)
+        self.acquire_now(py, owner, is_apart, false)
     }
 
-    /// Does what `_try` does, for a task that has waited for long.
+    /// Does what `_try` does, for a task that has waited for long: also acquires a reserved permit.
     fn _insist(&self, py: Python<'_>, owner: u64, is_apart: bool) -> PyResult<bool> {
-        self.take(py, owner, is_apart, true)
+        self.acquire_now(py, owner, is_apart, true)
     }
 
-    /// Takes over a permit that the running task or thread has left behind with an earlier handle, and returns True if
-    /// there was one. Otherwise the caller would wait for itself.
+    /// Reclaims a permit that the running task or thread has abandoned with an earlier handle: otherwise the caller
+    /// would wait for itself. Returns False if there is none.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let object = self.object.get();
         object.open(py)?;
         let semaphore = &self.semaphore;
-        let regained = !self.is_owned && semaphore.reclaim_permit(current_owner(py)?);
-        object.count_acquired(i64::from(regained));
-        Ok(regained)
+        let reclaimed = !self.has_owner && semaphore.reclaim_permit(current_owner(py)?);
+        object.count_acquired(i64::from(reclaimed));
+        Ok(reclaimed)
     }
 
-    /// Releases a permit that this owner has acquired. Raises LocalProtocolError if it has none.
+    /// Releases a permit that this owner has acquired. Raises LocalProtocolError if the owner has none.
     #[inline]
     fn _give_back(&self, py: Python<'_>, owner: u64) -> PyResult<()> {
         let object = self.object.get();
         object.open(py)?;
         let semaphore = &self.semaphore;
-        if !self.is_owned && !object.has_acquired() && semaphore.has_abandoned_permits() {
+        if !self.has_owner && !object.has_acquired() && semaphore.has_abandoned_permits() {
             // Another handle, which may be closed, has acquired this permit.
             semaphore.forget_abandoned_permit(current_owner(py)?);
         }
-        let released = if self.is_owned {
+        let released = if self.has_owner {
             semaphore.unlock(owner)
         } else {
             semaphore.release()
@@ -188,7 +196,7 @@ impl Permits {
         Ok(())
     }
 
-    /// Release a permit, to the waiter that has waited for the longest time.
+    /// Release a permit, and wake the waiter that has waited for the longest time.
     ///
     /// Raises LocalProtocolError if this process has no permit of the semaphore, or if this task or thread does not
     /// hold the lock.
@@ -196,7 +204,7 @@ impl Permits {
         self._give_back(py, self._owner(py)?)
     }
 
-    /// Acquire a permit, and wait for it for at most ``timeout`` seconds. Returns True.
+    /// Acquire a permit, and wait for at most ``timeout`` seconds until one is free. Return True.
     ///
     /// Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
@@ -217,23 +225,23 @@ impl Permits {
         wait(slf, timeout)?;
         let object = this.object.get();
         object.count_acquired(1);
-        if this.is_owned {
+        if this.has_owner {
             this.semaphore.set_lock_owner(owner);
         }
         Ok(true)
     }
 
-    /// Implements ``async with``. No code runs between this call and the first step of the awaitable that it returns.
+    /// Implements the beginning of ``async with``. No code runs between this call and the first step of the awaitable.
     fn _aenter<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (this, py) = (slf.get(), slf.py());
         let owner = this._owner(py)?;
         if this._try(py, owner, false)? {
-            return done(py);
+            return ready(py);
         }
         slf.call_method1(intern!(py, "_enter"), (owner,))
     }
 
-    /// Implements ``async with``.
+    /// Implements the end of ``async with``.
     fn _aexit<'py>(
         &self,
         py: Python<'py>,
@@ -242,7 +250,7 @@ impl Permits {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.release(py)?;
-        done(py)
+        ready(py)
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {

@@ -1,4 +1,4 @@
-//! State of shared objects, as dictionaries.
+//! Reports on shared objects, as dictionaries.
 
 use crate::objects::kinds::Report;
 use crate::objects::members::Holder;
@@ -7,7 +7,7 @@ use crate::topic::Policy;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Returns the state of an object, its members and its waiters.
+/// Returns a report as a dictionary. A member is (pid, start time, number of held permits or items).
 pub(crate) fn report_dict<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>> {
     let members = PyList::empty(py);
     for (member, held) in report.members {
@@ -30,8 +30,7 @@ pub(crate) fn report_dict<'py>(py: Python<'py>, report: Report) -> PyResult<Boun
     Ok(found)
 }
 
-/// Returns the publishers, each with its process, its number, and the messages and bytes that it has published; and the
-/// subscribers.
+/// Returns the publishers and the subscribers. A publisher is (pid, number, (messages, bytes) or None).
 fn topic_report(
     py: Python<'_>,
     topic: Overview,
@@ -43,7 +42,7 @@ fn topic_report(
     Ok((publishers, subscriber_dicts(py, topic.subscribers)?))
 }
 
-/// Returns a dictionary for each subscriber.
+/// Returns a list with a dictionary for each subscriber.
 pub(crate) fn subscriber_dicts(
     py: Python<'_>,
     seen: Vec<SubscriberSeen>,
@@ -62,6 +61,7 @@ pub(crate) fn subscriber_dicts(
     Ok(found)
 }
 
+/// Returns the name of a policy for slow subscribers.
 fn policy_name(policy: Policy) -> &'static str {
     match policy {
         Policy::Block => "block",

@@ -1,4 +1,4 @@
-//! `SharedObject`: a shared object that this process has open.
+//! `SharedObject`: a handle of a shared object.
 
 use crate::memory::region::Kind;
 use crate::objects::error::ObjectError;
@@ -29,28 +29,30 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A use of a shared object that this process has open. It is closed by `close`, or when it is dropped.
+/// A handle of a shared object. It is closed by `close`, or when it is dropped.
 ///
-/// All methods raise exceptions of `shmrpc.errors`: LocalProtocolError if the use is closed, or was opened by the
+/// All methods raise exceptions of `shmrpc.errors`: LocalProtocolError if the handle is closed, or was opened by the
 /// process from which this one was forked; RemoteProtocolError if the object's memory holds an impossible value.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct SharedObject {
     object: Arc<dyn Object>,
     handle: Mutex<Option<Arc<Handle>>>,
     closed: AtomicBool,
-    /// True if its waits have to end, because they were stopped or the use is closed.
+    /// True if the waits of this handle must end, because they were stopped or the handle is closed.
     stopped: AtomicBool,
     /// Permits acquired by this handle, less those released.
     acquired: AtomicI64,
-    /// Number of the thread that has acquired the last one.
+    /// The number of the thread that has acquired the last permit.
     acquired_in: AtomicU64,
 }
 
 impl SharedObject {
+    /// Returns the first handle of a membership.
     fn new(handle: Handle) -> Self {
         SharedObject::sharing(Arc::new(handle))
     }
 
+    /// Returns a further handle of the same membership.
     fn sharing(handle: Arc<Handle>) -> Self {
         SharedObject {
             object: handle.object().clone(),
@@ -62,17 +64,17 @@ impl SharedObject {
         }
     }
 
-    /// Returns the handle that keeps this process a member; None once this use is closed.
+    /// Returns the reference that keeps this process a member; None once this handle is closed.
     pub(crate) fn handle(&self) -> Option<Arc<Handle>> {
         lock(&self.handle).clone()
     }
 
-    /// Returns its kind and its name, with which errors begin.
+    /// Returns the kind and the name of the object, with which errors begin.
     pub(crate) fn describe(&self) -> String {
         format!("{} '{}'", self.kind(), self.name())
     }
 
-    /// Counts permits that were acquired, or released if `change` is negative.
+    /// Adds to the number of acquired permits; a negative `change` counts released ones.
     #[inline]
     pub(crate) fn count_acquired(&self, change: i64) {
         // Relaxed, both: under the GIL.
@@ -87,29 +89,32 @@ impl SharedObject {
         self.acquired.load(Ordering::Relaxed) > 0 // Relaxed: under the GIL.
     }
 
-    /// Returns the membership, or an error if the handle is closed.
+    /// Returns the membership. Raises LocalProtocolError if this handle is closed.
     pub(crate) fn membership(&self, py: Python<'_>) -> PyResult<&Membership> {
         Ok(self.open(py)?.membership())
     }
 
-    /// Returns the object as one of a certain kind, or an error if the handle is closed.
+    /// Returns the object as one of kind `O`. Raises LocalProtocolError if it is of another kind or this handle is
+    /// closed.
     pub(crate) fn open_as<O: Object>(&self, py: Python<'_>) -> PyResult<Arc<O>> {
         let object = downcast(self.open(py)?);
         object.ok_or_else(|| self.error(py, OTHER_KIND))
     }
 
-    /// Borrows the object as one of a certain kind, or returns an error if the handle is closed.
+    /// Borrows the object as one of kind `O`. Raises LocalProtocolError if it is of another kind or this handle is
+    /// closed.
     #[inline]
     fn borrow_as<O: Object>(&self, py: Python<'_>) -> PyResult<&O> {
         let object = downcast_ref(&**self.open(py)?);
         object.ok_or_else(|| self.error(py, OTHER_KIND))
     }
 
+    /// Returns the kind of the object.
     pub(crate) fn shape_kind(&self) -> Kind {
         self.object.membership().shape().kind
     }
 
-    /// Returns the object. Raises LocalProtocolError if this use is closed.
+    /// Returns the object. Raises LocalProtocolError if this handle is closed.
     #[inline]
     pub(crate) fn open(&self, py: Python<'_>) -> PyResult<&Arc<dyn Object>> {
         // Relaxed: under the GIL.
@@ -119,10 +124,12 @@ impl SharedObject {
         Ok(&self.object)
     }
 
+    /// Returns the exception for an error of this object.
     fn error(&self, py: Python<'_>, error: ObjectError) -> PyErr {
         object_error(py, self.object.membership(), error)
     }
 
+    /// Returns a result of this object, or raises the exception for its error.
     #[inline]
     pub(crate) fn map_error<T>(
         &self,
@@ -132,7 +139,8 @@ impl SharedObject {
         result.map_err(|error| self.error(py, error))
     }
 
-    /// Blocks this thread until `take` returns true: returns true, false after the timeout, None if waits were stopped.
+    /// Waits in this thread and in the wait set `set` until `take` returns true. Returns true; false after the timeout,
+    /// None if waits were stopped.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
@@ -174,7 +182,7 @@ impl SharedObject {
         }
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns true if `is_ready` did.
+    /// Spins for a moment before an event loop sleeps. Returns true if `is_ready` has returned true.
     pub(crate) fn glance(
         &self,
         py: Python<'_>,
@@ -190,6 +198,7 @@ impl SharedObject {
 /// Error raised by an operation of another kind of object.
 const OTHER_KIND: ObjectError = ObjectError::NotHeld("the operation is for another kind of object");
 
+/// Returns the shape of an object; None for sizes that the kind cannot have.
 fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -> Option<Shape> {
     if kind == Kind::Queue.word() {
         let limits = Limits {
@@ -213,9 +222,10 @@ fn shape_of(kind: &str, amount: u64, [items, deliveries]: [u64; 2], raw: bool) -
 
 #[pymethods]
 impl SharedObject {
-    /// Opens an object, and creates it if it has no members. `lock_file` is the path of its lock file, which ends with
-    /// ".lock". `bounds` are, of a queue, the most items and the most deliveries of an item; of a store (1, 0) if a
-    /// single process changes it. `raw`: its values are bytes.
+    /// Opens an object, and creates it if it has no members. `lock_file` is the path of the lock file, which ends with
+    /// ".lock". `bounds` are for a queue the maximum numbers of items and of deliveries of an item; for a store (1, 0)
+    /// if it has a single writer. With `raw`, the values are bytes. Raises ValueError for sizes that the kind cannot
+    /// have.
     #[new]
     #[pyo3(signature = (name, lock_file, kind, amount, bounds = [0; 2], raw = false))]
     fn make(
@@ -236,7 +246,9 @@ impl SharedObject {
         let opened = py.detach(|| kinds::open(&address, Some(shape)));
         match opened {
             Ok(Some(handle)) => Ok(SharedObject::new(handle)),
-            Ok(None) => Err(PyValueError::new_err("a name is made, and not there")),
+            Ok(None) => Err(PyValueError::new_err(
+                "the object was created, and is missing",
+            )),
             Err(error) => Err(named_error(py, kind, &address.name, error)),
         }
     }
@@ -250,7 +262,7 @@ impl SharedObject {
         Ok(opened.map(SharedObject::new))
     }
 
-    /// Returns the state of an object without opening it, as `report` does; None if it has no members.
+    /// Returns the report on an object, as `report` does, without opening it; None if it has no members.
     #[staticmethod]
     fn inspect<'py>(
         py: Python<'py>,
@@ -263,20 +275,20 @@ impl SharedObject {
         found.map(|report| report_dict(py, report)).transpose()
     }
 
-    /// Leaves all objects of this process.
+    /// Leaves all objects that this process has open.
     #[staticmethod]
     fn leave_all(py: Python<'_>) {
         py.detach(kinds::leave_all);
     }
 
-    /// Returns the names of the queues that were lost with items in them since the last call, because this process was
-    /// their last member, and the number of these items.
+    /// Returns the queues that were lost with items in them since the last call, because this process was their last
+    /// member: their names, and the numbers of items.
     #[staticmethod]
     fn take_dropped() -> Vec<(String, u64)> {
         take_dropped()
     }
 
-    /// Closes this use. This process leaves the object with the last of its uses, and releases all that it holds.
+    /// Closes this handle. With its last handle this process leaves the object, and releases all that it holds.
     /// Idempotent.
     fn close(&self, py: Python<'_>) {
         // Relaxed, both: a waiter reads `stopped` after it was woken, and once more before it sleeps.
@@ -294,7 +306,7 @@ impl SharedObject {
         });
     }
 
-    /// Returns a further use of the same object, which is closed by itself.
+    /// Returns a further handle of the same object, which is closed separately.
     fn duplicate(&self, py: Python<'_>) -> PyResult<Self> {
         match self.handle() {
             Some(handle) => Ok(SharedObject::sharing(handle)),
@@ -302,22 +314,24 @@ impl SharedObject {
         }
     }
 
-    /// Returns True if both are uses by the same membership of this process.
+    /// Returns True if both are handles of the same membership of this process.
     fn has_same_membership(&self, other: &Bound<'_, SharedObject>) -> bool {
         Arc::ptr_eq(&self.object, &other.get().object)
     }
 
+    /// True if this handle is closed, or this process has left the object.
     #[getter]
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed) || self.object.membership().has_left()
     }
 
-    /// "memory", "semaphore", "lock", "event", "signal", "queue", "topic" or "store".
+    /// The kind: "memory", "semaphore", "lock", "event", "signal", "queue", "topic" or "store".
     #[getter]
     fn kind(&self) -> &'static str {
         self.object.membership().shape().kind.word()
     }
 
+    /// The name of the object.
     #[getter]
     fn name(&self) -> &str {
         self.object.membership().name()
@@ -329,7 +343,7 @@ impl SharedObject {
         self.object.membership().shape().amount
     }
 
-    /// Of a queue the most waiting items, and the most deliveries of an item.
+    /// The maximum numbers of waiting items, and of deliveries of an item, of a queue.
     #[getter]
     fn bounds(&self) -> [u64; 2] {
         let limits = self.object.membership().shape().limits();
@@ -342,7 +356,8 @@ impl SharedObject {
         self.object.membership().shape().is_raw()
     }
 
-    /// Returns its members, what each holds, and its waiters.
+    /// Returns a dictionary with the object's kind and sizes, its members and what each holds, and the number of
+    /// waiters.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let object = self.open(py)?;
         let report = py.detach(|| kinds::report(&**object));
@@ -361,7 +376,7 @@ impl SharedObject {
         self.map_error(py, passed)
     }
 
-    /// Waits until the event is set: returns True, False after the timeout, None if waits were stopped.
+    /// Waits in a thread until the event is set. Returns True; False after the timeout, None if waits were stopped.
     fn wait_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let since = self.event(py)?;
         if since & 1 == 1 {
@@ -383,7 +398,7 @@ impl SharedObject {
         self.map_error(py, cleared)
     }
 
-    /// Ends the waits of this handle, and all later ones until this is called with False.
+    /// Ends the waits of this handle, and all later waits until a call with False.
     fn stop(&self, py: Python<'_>, stopped: bool) -> PyResult<()> {
         let membership = self.membership(py)?;
         // Relaxed: a waiter reads it after it was woken.
@@ -394,33 +409,35 @@ impl SharedObject {
         Ok(())
     }
 
-    /// Returns True if a wait of this thread has to go on sleeping, as a lock of `threading` does, because the process
-    /// exits and has left the object meanwhile.
+    /// Returns True if a wait of this thread must sleep on, as a lock of `threading` does, because another thread is
+    /// exiting the process and has left the object.
     fn sleeps_on(&self) -> bool {
         self.object.membership().has_left() && kinds::is_exiting_elsewhere()
     }
 
+    /// True if the waits of this handle are stopped.
     #[getter]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) && !self.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns the seconds for which a permit is reserved for tasks that have waited for long; 0 if it is not.
+    /// Returns the time in seconds for which permits are still reserved for tasks that have waited for long; 0 if they
+    /// are not.
     fn kept_for(&self, py: Python<'_>) -> PyResult<f64> {
         let semaphore = downcast_ref::<SemaphoreMembership>(&**self.open(py)?);
         let left = semaphore.and_then(SemaphoreMembership::reserved_for);
         Ok(left.map_or(0.0, |left| left.as_secs_f64()))
     }
 
-    /// Releases what dead members hold, and watches living members, before a sleep.
+    /// Prepares a sleep: watches the other members, recovers dead ones, and checks the memory for corruption.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         let object = self.open(py)?;
         let prepared = py.detach(|| lifecycle::prepare_to_sleep(&**object));
         self.map_error(py, prepared)
     }
 
-    /// Returns a slot for an event loop in a wait set of the object: 0 for a permit, the event, a signal or an item, 1
-    /// for room, 2 for all items to be done.
+    /// Returns the slot of an event loop in a wait set of the object: 0 for a permit, the event, a signal or an item, 1
+    /// for room, 2 for the end of all items.
     fn sleeper(slf: &Bound<'_, Self>, set: usize) -> PyResult<LoopWaiter> {
         let this = slf.get();
         let sleeper = this.membership(slf.py())?.loop_slot(set);

@@ -1,4 +1,4 @@
-//! `Signals`: signal, wait and drain, for signals.
+//! `Signals`: the operations of a signal.
 
 use super::permits::check_no_further_arguments;
 use crate::objects::signal::{SignalMembership, WAITERS};
@@ -12,14 +12,15 @@ use std::sync::Arc;
 
 /// The pending signals of an object.
 ///
-/// `_wait_signal` takes a signal in one native step, because a signal handler that raises in a Python frame between
-/// would lose the signal.
+/// `_wait_signal` takes a signal in one native step, because a handler of a system signal that raises in a Python frame
+/// in between would lose the signal.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Signals {
     object: Py<SharedObject>,
     membership: Arc<SignalMembership>,
 }
 
+/// Returns the error for an argument that is no number of signals.
 #[cold]
 fn not_a_count_error(object: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
     let text = format!(
@@ -43,8 +44,8 @@ impl Signals {
 
     /// Add signals, each of which ends one ``wait()``, here or in another process, now or later.
     ///
-    /// Signals stay when their sender ends, as long as a process has the name open. Raises ValueError if more than
-    /// 2^62 would be pending.
+    /// Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError if
+    /// more than 2^62 signals would be pending.
     #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
     fn _signal(
         &self,
@@ -66,21 +67,21 @@ impl Signals {
         object.map_error(py, self.membership.signal(count))
     }
 
-    /// Discard the pending signals, and return how many there were.
+    /// Discard the pending signals, and return their number.
     fn drain(&self, py: Python<'_>) -> PyResult<u64> {
         let object = self.object.get();
         object.open(py)?;
         object.map_error(py, self.membership.drain())
     }
 
-    /// Takes a pending signal. Returns False if there is none.
+    /// Takes a pending signal. Returns False if no signal is pending.
     fn _try(&self, py: Python<'_>) -> PyResult<bool> {
         let object = self.object.get();
         object.open(py)?;
         object.map_error(py, self.membership.try_take_signal())
     }
 
-    /// Wait for a signal for at most ``timeout`` seconds, and take it. Returns True.
+    /// Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
     ///
     /// Raises WaitTimeout, and WaitStopped after ``stop()``.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]

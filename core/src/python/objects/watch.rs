@@ -1,4 +1,4 @@
-//! Notice of new shared objects.
+//! Discovery of new shared objects.
 
 use crate::objects::discovery;
 use crate::python::support::descriptor::Descriptor;
@@ -6,8 +6,8 @@ use crate::python::support::errors::os_error;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// Watches directories for new shared objects. Returns a descriptor that is readable once one may have appeared: look
-/// for it then, and watch anew.
+/// Watches directories for new shared objects. Returns a descriptor that becomes readable once an object may have
+/// appeared: the caller then looks for the object, and watches again.
 ///
 /// Raises OSError if the system refuses.
 #[pyfunction]

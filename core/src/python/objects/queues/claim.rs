@@ -18,7 +18,7 @@ pub struct Claim {
     _queue: Py<SharedObject>,
     values: Arc<Values>,
     claim: queue::Claim,
-    /// None once the claim has ended. A program that reads the item's memory then keeps that.
+    /// None once the claim has ended. Views of the item then keep its memory.
     item: Mutex<Option<Arc<ClaimedItem>>>,
     value: Mutex<Option<Py<PyAny>>>,
 }
@@ -34,12 +34,13 @@ impl Claim {
         }
     }
 
+    /// Returns the item. Raises ValueError once the claim has ended.
     fn item(&self) -> PyResult<Arc<ClaimedItem>> {
         let item = lock(&self.item).clone();
         item.ok_or_else(|| PyValueError::new_err("the claim has ended"))
     }
 
-    /// Ends the claim by `end`. Returns false if the claim had ended.
+    /// Ends the claim by a call of `end`. Returns false if the claim had ended.
     fn end(
         &self,
         py: Python<'_>,
@@ -70,13 +71,13 @@ impl Claim {
         Ok(value)
     }
 
-    /// Number of deliveries of the item, including this one.
+    /// The number of deliveries of the item, including this one.
     #[getter]
     fn deliveries(&self) -> u64 {
         self.claim.deliveries
     }
 
-    /// Position of the item in the order in which all items were put, from 0 on.
+    /// The position of the item among all items ever put, from 0 on.
     #[getter]
     fn number(&self) -> u64 {
         self.claim.number
@@ -89,7 +90,7 @@ impl Claim {
         item.as_ref().is_some_and(|item| item.is_claimed())
     }
 
-    /// Ends the claim: the item is done. A program that reads its memory may go on to do so.
+    /// Ends the claim, because the item is done. Views of the item stay readable. Returns False if the claim had ended.
     fn acknowledge(&self, py: Python<'_>) -> PyResult<bool> {
         // One reference is the claim's and one is that of `end`; any others are views.
         self.end(py, |item| {
@@ -98,7 +99,7 @@ impl Claim {
         })
     }
 
-    /// Ends the claim: the item becomes the first one of the queue again.
+    /// Ends the claim, and puts the item back at the head of the queue. Returns False if the claim had ended.
     fn nack(&self, py: Python<'_>) -> PyResult<bool> {
         self.end(py, |item| item.nack(py))
     }

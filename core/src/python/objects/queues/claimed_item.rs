@@ -15,20 +15,21 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use std::sync::{Arc, Mutex};
 
-/// Smallest length, in bytes, of raw bytes that are read in place rather than copied.
+/// The smallest number of raw bytes that are read in place rather than copied.
 const LARGE: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a claim.
 enum State {
     Claimed,
-    /// Acknowledged, while a program still reads its memory.
+    /// Acknowledged, while views of the item exist.
     Acknowledged,
     Ended,
 }
 
 /// An item that this process has claimed.
 ///
-/// The claim ends at the latest when no code refers to it or to its memory. The item then returns to the queue, unless
+/// The claim ends at the latest when nothing refers to it or to its memory. The item then returns to the queue, unless
 /// it was acknowledged.
 pub(crate) struct ClaimedItem {
     membership: Arc<QueueMembership>,
@@ -53,7 +54,7 @@ impl ClaimedItem {
         *lock(&self.state) == State::Claimed
     }
 
-    /// Returns the value of the item. Large buffers of it refer to the queue's memory.
+    /// Returns the value of the item, whose large buffers refer to the queue's memory.
     pub(crate) fn read_in_place<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -75,7 +76,8 @@ impl ClaimedItem {
         values.read_parcel(py, body, PyTuple::new(py, buffers)?, number, false)
     }
 
-    /// Returns the value of the item, whose arrays belong to the receiver.
+    /// Returns the value of the item, whose arrays the receiver may write. `number` is the number of the item, for
+    /// errors.
     pub(crate) fn read_owned<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -92,8 +94,8 @@ impl ClaimedItem {
         self.read_copied(py, values, number, true)
     }
 
-    /// Returns the value of the item, which refers to no memory of the queue. `number` is that of the item, for errors.
-    /// With `owns`, its arrays belong to the receiver.
+    /// Returns the value of the item, which refers to no memory of the queue. With `owns`, the receiver may write its
+    /// arrays. `number` is the number of the item, for errors.
     fn read_copied<'py>(
         &self,
         py: Python<'py>,
@@ -162,6 +164,7 @@ impl ClaimedItem {
         ))
     }
 
+    /// Returns the layout of the item's payload. Raises RemoteProtocolError if it is corrupt.
     fn parts(&self, py: Python<'_>) -> PyResult<Parts> {
         let membership = &self.membership;
         let payload = membership.address_of(self.claim.at, self.claim.len);
@@ -180,7 +183,8 @@ impl ClaimedItem {
         parts.ok_or_else(|| corruption_error(py, membership, Field::Parts, self.claim.at, found))
     }
 
-    /// Ends the claim, and also the use of its memory unless `keeps_memory`. Returns false if the claim had ended.
+    /// Ends the claim, and frees the memory of the item unless `keeps_memory` is true. Returns false if the claim had
+    /// ended.
     pub(crate) fn acknowledge(
         &self,
         py: Python<'_>,

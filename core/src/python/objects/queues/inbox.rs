@@ -1,4 +1,4 @@
-//! `Inbox`: the taking end of a queue.
+//! `Inbox`: the receiving end of a queue.
 
 use crate::objects::error::ObjectError;
 use crate::objects::queue::ITEMS;
@@ -21,13 +21,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-/// The taking end of a queue, with the items that this process has taken from it and not handed over.
+/// The receiving end of a queue, with the items that this process has taken and no caller has received.
 pub(crate) struct Inbox {
     membership: Arc<QueueMembership>,
     values: Arc<Values>,
     /// Items that this process has taken and not read.
     unread: Mutex<Vec<u8>>,
-    /// Values that were taken before those and did not reach their thread: see [`put_back`](Self::put_back).
+    /// Values that were taken before these items and reached no caller: see [`put_back`](Self::put_back).
     returned: Mutex<VecDeque<Py<PyAny>>>,
     has_returned: AtomicBool,
 }
@@ -43,7 +43,7 @@ impl Inbox {
         }
     }
 
-    /// Takes up to `max_items` items as they are in the queue, and appends them to `items`.
+    /// Takes up to `max_items` items, and appends them to `items` in their stored form.
     fn take(
         &self,
         py: Python<'_>,
@@ -62,7 +62,8 @@ impl Inbox {
         outcome.map_err(|error| object_error(py, membership, error))
     }
 
-    /// Reads the item at offset `at` and moves `at` behind it. `number` is that of the item, if it is known.
+    /// Reads the item at offset `at`, and moves `at` behind the item. `number` is the number of the item, if it is
+    /// known. Raises RemoteProtocolError for a corrupt item.
     pub(crate) fn read_first<'py>(
         &self,
         py: Python<'py>,
@@ -81,7 +82,8 @@ impl Inbox {
         value.ok_or_else(|| corrupt(head.form().map_or(head.0, |_| first_word(payload))))
     }
 
-    /// Takes up to `max_items` values: those that were taken before, else what is there.
+    /// Returns up to `max_items` values: those that this process has taken before, or else those in the queue. Raises
+    /// QueueShutDown.
     pub(crate) fn get_some<'py>(
         &self,
         py: Python<'py>,
@@ -113,6 +115,7 @@ impl Inbox {
         self.read_all(py, &items, max_items)
     }
 
+    /// Removes and returns up to `max_items` values that were put back.
     #[cold]
     fn take_returned<'py>(&self, py: Python<'py>, max_items: usize) -> Vec<Bound<'py, PyAny>> {
         let mut returned = lock(&self.returned);
@@ -123,8 +126,8 @@ impl Inbox {
         taken
     }
 
-    /// Waits in a thread for up to `max_items` values. Returns none of them if other takers were quicker, or the reason
-    /// for which the wait has failed.
+    /// Waits in a thread for values, and returns up to `max_items` of them; none if other receivers were faster.
+    /// Returns as the inner error the reason for which the wait has failed.
     pub(crate) fn wait_some<'py>(
         &self,
         py: Python<'py>,
@@ -164,7 +167,8 @@ impl Inbox {
         }
     }
 
-    /// Reads up to `max_items` items, and keeps all others, including those behind an item that cannot be read.
+    /// Reads up to `max_items` items, and keeps all others, including those behind an item that cannot be read. Raises
+    /// the error of the first item.
     fn read_all<'py>(
         &self,
         py: Python<'py>,
@@ -199,7 +203,7 @@ impl Inbox {
         failed.map_or(Ok(values), Err)
     }
 
-    /// Takes the first item, which is large; None if another taker was quicker.
+    /// Takes the first item, which is large, and returns its value; None if another receiver was faster.
     fn take_large<'py>(
         &self,
         py: Python<'py>,
@@ -231,7 +235,8 @@ impl Inbox {
         self.claimed_item(py, attempt(py, membership, claim)?)
     }
 
-    /// Returns the item of a claim; None if there was nothing to claim.
+    /// Returns the item of a claim; None if there was nothing to claim. Raises QueueShutDown, and SharedMemoryError if
+    /// there are too many claims.
     pub(crate) fn claimed_item(
         &self,
         py: Python<'_>,
@@ -248,7 +253,7 @@ impl Inbox {
         }
     }
 
-    /// Puts back values that were taken and reached no caller: this process gets them next.
+    /// Puts back values that were taken and reached no caller. This process returns them first.
     pub(crate) fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
         {
             let mut returned = lock(&self.returned);
@@ -262,7 +267,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the number of items that this process has taken and not handed over.
+    /// Returns the number of items that this process has taken and no caller has received.
     pub(crate) fn len(&self) -> u64 {
         let (unread, mut at, mut count) = (lock(&self.unread), 0, 0);
         while let Some((_, payload)) = item_at(&unread, at) {
@@ -273,7 +278,7 @@ impl Inbox {
         count + lock(&self.returned).len() as u64
     }
 
-    /// Returns true if this process has such items.
+    /// Returns true if this process has taken items that no caller has received.
     pub(crate) fn has_any(&self) -> bool {
         // Relaxed: a hint.
         self.has_returned.load(Relaxed) || !lock(&self.unread).is_empty()

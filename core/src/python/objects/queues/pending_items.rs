@@ -31,7 +31,8 @@ impl PendingItems {
     }
 }
 
-/// Puts encoded items. Returns false if there is no room.
+/// Puts encoded items. Returns false if there is no room. Raises QueueShutDown, and QueueBusy if a member holds the
+/// owner lock for too long.
 pub(crate) fn put_items(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -52,18 +53,18 @@ pub(crate) fn put_items(
 
 #[pymethods]
 impl PendingItems {
-    /// Puts the values. Returns False if there is no room.
+    /// Puts the values: all, or none of them. Returns False if there is no room.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.queue.get().open(py)?;
         put_items(py, &self.membership, &self.items)
     }
 
-    /// Returns True if there may be room for the values. A hint.
+    /// Returns True if there may be room for the values: a hint.
     fn may_put(&self) -> bool {
         self.membership.may_put(self.items.count)
     }
 
-    /// Waits in a thread until the values are put: returns True, False after the timeout, None if waits were stopped.
+    /// Waits in a thread until the values are put. Returns True; False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let (membership, items) = (&*self.membership, &self.items);
         let queue = (self.queue.get(), membership);
@@ -72,6 +73,7 @@ impl PendingItems {
         })
     }
 
+    /// The number of values.
     #[getter]
     fn count(&self) -> u64 {
         self.items.count

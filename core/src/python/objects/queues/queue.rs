@@ -1,4 +1,4 @@
-//! `Queue`: values into a queue, and out of it.
+//! `Queue`: a queue of values.
 
 use crate::objects::queue::QueueMembership;
 use crate::objects::queue::{DONE, ITEMS, ROOM};
@@ -24,20 +24,20 @@ use std::sync::Arc;
 
 /// A queue that this process has open.
 ///
-/// `encoder` writes plain values and `encode` returns the body of any other. `decode` returns the value of a body, and
-/// `decode_own` one whose arrays can be written. For an exception of these, `unencodable` and `undecodable` return the
-/// one to raise: they take the exception, and the index of the value among those that are put together, or the number
-/// of the item; None if that is not known.
+/// `encoder` writes plain values, and `encode` returns the body of any other value. `decode` returns the value of a
+/// body, and `decode_own` a value with arrays that can be written. Where these raise an exception, `unencodable` and
+/// `undecodable` return the exception to raise. They take the first exception, and the index of the value among those
+/// that are put together, or the number of the item; None if that is not known.
 ///
-/// Methods raise QueueShutDown if the queue is shut down, WaitTimeout if a member keeps the queue from being changed,
-/// and ValueError for a value that can never fit.
+/// Methods raise LocalProtocolError if the queue is closed, QueueShutDown if it is shut down, QueueBusy if another
+/// member holds the owner lock for too long, and ValueError for a value that can never fit.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Queue {
     object: Py<SharedObject>,
     membership: Arc<QueueMembership>,
     values: Arc<Values>,
     inbox: Inbox,
-    /// Budget of the event loop that uses this queue.
+    /// The yield budget of the event loop that uses this queue.
     #[pyo3(get)]
     yield_budget: Py<YieldBudget>,
 }
@@ -48,7 +48,7 @@ impl Queue {
         self.object.get().open(py).map(drop)
     }
 
-    /// Appends a value to the items. `index`: its place among them, if it is not the only one.
+    /// Appends a value to the items. `index` is its position among the items; None if it is the only one.
     fn encode_into(
         &self,
         py: Python<'_>,
@@ -63,7 +63,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts the items. Returns them if they have to wait for room.
+    /// Puts the items. Returns the items if they have to wait for room, and None otherwise. Raises ValueError for more
+    /// items than the queue may ever hold.
     fn put_or_pend(
         &self,
         py: Python<'_>,
@@ -88,15 +89,18 @@ impl Queue {
         Ok(Some(PendingItems::new(queue, membership, items)))
     }
 
+    /// Returns the program's handle of a claimed item.
     fn claim(&self, py: Python<'_>, item: ClaimedItem) -> Claim {
         Claim::new(self.object.clone_ref(py), self.values.clone(), item)
     }
 
+    /// Returns the shared object, and the membership in the queue.
     fn queue(&self) -> (&SharedObject, &QueueMembership) {
         (self.object.get(), &self.membership)
     }
 }
 
+/// Returns the dead letters or the queue itself as the source.
 fn source(is_dead: bool) -> Source {
     match is_dead {
         true => Source::DeadLetters,
@@ -104,6 +108,7 @@ fn source(is_dead: bool) -> Source {
     }
 }
 
+/// Converts seconds to nanoseconds.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64 // The cast saturates.
 }
@@ -142,7 +147,7 @@ impl Queue {
         })
     }
 
-    /// Puts a value. Returns it encoded if it has to wait for room.
+    /// Puts a value. Returns the encoded value if it has to wait for room, and None otherwise.
     fn put_now(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Option<PendingItems>> {
         self.check_open(py)?;
         let mut items = EncodedItems::new();
@@ -150,7 +155,7 @@ impl Queue {
         self.put_or_pend(py, items)
     }
 
-    /// Does what `put_now` does, in an event loop. Returns False, and puts nothing, if the loop has to turn first.
+    /// Does what `put_now` does, in an event loop. Returns False, and puts nothing, if the task must yield first.
     fn put_next<'py>(
         &self,
         py: Python<'py>,
@@ -164,7 +169,8 @@ impl Queue {
         pending.transpose()
     }
 
-    /// Puts values together: all, or none of them. Returns them encoded if they have to wait for room.
+    /// Puts values together: all, or none of them. Returns the encoded values if they have to wait for room, and None
+    /// otherwise.
     fn put_many_now(
         &self,
         py: Python<'_>,
@@ -195,7 +201,7 @@ impl Queue {
         Ok(value.unwrap_or_else(|| default.clone()))
     }
 
-    /// Does what `get_now` does, in an event loop. Returns `default` also if the loop has to turn first.
+    /// Does what `get_now` does, in an event loop. Returns `default` also if the task must yield first.
     fn get_next<'py>(
         &self,
         py: Python<'py>,
@@ -207,7 +213,7 @@ impl Queue {
         }
     }
 
-    /// Returns up to `max_items` values that are there, with `dead` those of the dead letters.
+    /// Returns up to `max_items` values of the queue, or with `dead` of its dead letters, without a wait.
     fn get_many_now<'py>(
         &self,
         py: Python<'py>,
@@ -218,9 +224,8 @@ impl Queue {
         PyList::new(py, self.inbox.get_some(py, source(dead), max_items)?)
     }
 
-    /// Appends up to `max_items` values that are there to `got`, and returns True if there were any. If a signal
-    /// handler raises as soon as this call is back in Python, the caller has the values, and returns them by
-    /// `put_back`.
+    /// Appends up to `max_items` values to `got`, without a wait. Returns True if there were any. So the caller has the
+    /// values, and can return them by `put_back`, even if a signal handler raises as soon as this call returns.
     fn take_into(&self, got: &Bound<'_, PyList>, max_items: usize) -> PyResult<bool> {
         self.check_open(got.py())?;
         let values = self.inbox.get_some(got.py(), Source::Queue, max_items)?;
@@ -228,8 +233,8 @@ impl Queue {
         Ok(!values.is_empty())
     }
 
-    /// Does what `take_into` does, and waits in a thread for at least one value, unless other takers were quicker.
-    /// Returns False after the timeout, None if waits were stopped.
+    /// Does what `take_into` does, and waits in a thread for a value. Returns True, also if other receivers were
+    /// faster; False after the timeout, None if waits were stopped.
     fn wait_into(
         &self,
         got: &Bound<'_, PyList>,
@@ -250,14 +255,15 @@ impl Queue {
         }
     }
 
-    /// Puts back values that were taken and reached no caller: this process gets them next.
+    /// Puts back values that were taken and reached no caller. This process returns them first.
     fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
         self.inbox.put_back(values);
     }
 
-    /// Returns the next items, at most `max_items`, which stay in the queue. For each: its number, the number of its
-    /// deliveries, its bytes, a tuple of its value, which is empty if the item is large or cannot be read, and the
-    /// DecodeError if it cannot. Returns fewer if they have many bytes.
+    /// Returns the next items, which stay in the queue: at most `max_items`, and fewer if they have many bytes. An item
+    /// is a tuple of its number, the number of its deliveries, its size in bytes, a tuple of its value, and None. The
+    /// tuple of the value is empty for a large item, and for an item that cannot be read, which has its DecodeError
+    /// instead of None.
     fn peek<'py>(&self, py: Python<'py>, max_items: usize) -> PyResult<Bound<'py, PyList>> {
         self.check_open(py)?;
         let membership = &self.membership;
@@ -285,7 +291,7 @@ impl Queue {
         Ok(seen)
     }
 
-    /// Claims the next item, for `limit` seconds if that is not 0. Returns None if there is none.
+    /// Claims the next item, with a lease of `limit` seconds unless that is 0. Returns None if there is no item.
     fn claim_now(&self, py: Python<'_>, limit: f64, dead: bool) -> PyResult<Option<Claim>> {
         self.check_open(py)?;
         let item = self.inbox.claim_now(py, source(dead), nanoseconds(limit))?;
@@ -293,7 +299,8 @@ impl Queue {
         Ok(item.map(|item| self.claim(py, item)))
     }
 
-    /// Waits in a thread for an item to claim. Returns False after the timeout, None if waits were stopped.
+    /// Waits in a thread for an item, and returns its claim. Returns False after the timeout, None if waits were
+    /// stopped.
     fn wait_claim<'py>(
         &self,
         py: Python<'py>,
@@ -318,8 +325,8 @@ impl Queue {
         Ok(claim.transpose()?.map(Bound::into_any))
     }
 
-    /// Reserves memory of the queue for an item to be filled in place. With `body`, that is the body of a value with
-    /// one buffer of `len` bytes. Returns None if there is no room now.
+    /// Reserves memory of the queue for an item that the program fills in place: raw bytes, or with `body` the only
+    /// buffer of the value with this body. Returns None if there is no room now.
     #[pyo3(signature = (len, body = None))]
     fn reserve_now(
         &self,
@@ -335,12 +342,12 @@ impl Queue {
         })?;
         let queue = (&self.object, membership);
         chunk
-            .map(|chunk| request.begin(py, queue, chunk))
+            .map(|chunk| request.write_to(py, queue, chunk))
             .transpose()
     }
 
-    /// Does what `reserve_now` does, and waits in a thread. Returns False after the timeout, None if waits were
-    /// stopped.
+    /// Does what `reserve_now` does, and waits in a thread for room. Returns False after the timeout, None if waits
+    /// were stopped.
     #[pyo3(signature = (len, body, timeout))]
     fn wait_reserve<'py>(
         &self,
@@ -354,7 +361,7 @@ impl Queue {
         let reserve = || request.reserve(membership, OWNER_LOCK_TIMEOUT);
         match wait_for(py, self.queue(), ROOM, timeout, reserve)? {
             Ok(chunk) => {
-                let reservation = request.begin(py, (&self.object, membership), chunk)?;
+                let reservation = request.write_to(py, (&self.object, membership), chunk)?;
                 py.check_signals()?; // A handler may raise: the memory is freed then.
                 Ok(Some(Bound::new(py, reservation)?.into_any()))
             }
@@ -362,7 +369,8 @@ impl Queue {
         }
     }
 
-    /// Marks this many items that this process got as done. Returns False if it has not got as many.
+    /// Marks `count` items that this process has received as done. Returns False if this process has fewer unfinished
+    /// items.
     fn task_done(&self, py: Python<'_>, count: u64) -> PyResult<bool> {
         self.check_open(py)?;
         let membership = &self.membership;
@@ -378,14 +386,14 @@ impl Queue {
         attempt(py, membership, |timeout| membership.is_done(timeout))
     }
 
-    /// Waits in a thread until all items are done. Returns False after the timeout, None if waits were stopped.
+    /// Waits in a thread until all items are done. Returns True; False after the timeout, None if waits were stopped.
     fn wait_done(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let membership = &self.membership;
         let done = || membership.is_done(OWNER_LOCK_TIMEOUT);
         self.object.get().wait_in(py, DONE, timeout, |_| done())
     }
 
-    /// Shuts the queue down: nothing more can be put. With `immediate`, waiting items are dropped.
+    /// Shuts the queue down, which then refuses further items. With `immediate`, discards waiting items.
     fn shut_down(&self, py: Python<'_>, immediate: bool) -> PyResult<()> {
         self.check_open(py)?;
         let membership = &self.membership;
@@ -394,7 +402,7 @@ impl Queue {
         })
     }
 
-    /// Returns the number of waiting items.
+    /// Returns the number of waiting items, including those that this process has taken and no caller has received.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
         self.check_open(py)?;
         let len = self.membership.count_items();
@@ -402,29 +410,29 @@ impl Queue {
         Ok(len + self.inbox.len())
     }
 
-    /// Returns True if there may be room. A hint.
+    /// Returns True if there may be room: a hint.
     fn may_put(&self) -> bool {
         self.membership.may_put(0)
     }
 
-    /// Returns True if there may be something to take, or if the queue was shut down. A hint.
+    /// Returns True if there may be an item, or if the queue was shut down: a hint.
     fn may_take(&self) -> bool {
         self.inbox.has_any() || self.membership.may_pop()
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns True if there may be something to take.
+    /// Spins for a moment before an event loop sleeps. Returns True if there may be an item.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
         self.object.get().glance(py, || membership.may_pop())
     }
 
-    /// Returns the seconds until the lease of a claim expires, if one does.
+    /// Returns the time in seconds until the next lease expires; None if no claim has a lease.
     fn next_expiry(&self) -> Option<f64> {
         let left = self.membership.next_expiry();
         left.map(|left| left.as_secs_f64())
     }
 
-    /// Wakes the next waiter: for room, or for an item.
+    /// Wakes the next member that waits, for room if `for_room` is true, and otherwise for an item.
     fn wake(&self, py: Python<'_>, for_room: bool) -> PyResult<()> {
         self.check_open(py)?;
         self.membership
@@ -432,7 +440,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the number of items that were lost when all members were killed, once in a process.
+    /// Returns the number of items that were lost when all members were killed; 0 from the second call on.
     fn take_lost(&self) -> u64 {
         self.membership.take_lost_items()
     }
@@ -444,7 +452,7 @@ impl Queue {
         shut.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Raises what a put would raise that can never succeed: QueueShutDown, or LocalProtocolError if the queue is
+    /// Raises the exception of a put that can never succeed: QueueShutDown, or LocalProtocolError if the queue is
     /// closed.
     fn check_may_put(&self, py: Python<'_>) -> PyResult<()> {
         self.check_open(py)?;
@@ -455,7 +463,8 @@ impl Queue {
         }
     }
 
-    /// Returns the figures of the queue, as a dictionary.
+    /// Returns the statistics of the queue as a dictionary: counts and bytes, the claims as (pid, age in seconds,
+    /// deliveries), and the numbers of waiters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.check_open(py)?;
         let membership = &self.membership;

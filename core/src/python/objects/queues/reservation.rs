@@ -16,7 +16,8 @@ use pyo3::prelude::*;
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex};
 
-/// Memory of a queue, writable by the buffer protocol, for one item. It is put by `put_now`, or freed.
+/// Memory of a queue for one item, which the program fills by the buffer protocol. `put_now` puts the item, `give_up`
+/// frees the memory.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Reservation {
     object: Py<SharedObject>,
@@ -30,12 +31,12 @@ pub struct Reservation {
     len: usize,
 }
 
-/// A request for memory, with the part of the item that the program does not fill.
+/// A request for the memory of an item, with the part of the item that the program does not fill.
 pub(crate) struct ReservationRequest(LargeItem);
 
 impl ReservationRequest {
-    /// Requests `len` bytes; with `body`, that is the body of a value with this one buffer. Raises ValueError for more
-    /// bytes than any queue may hold.
+    /// Makes a request for `len` raw bytes, or with `body` for the only buffer, of `len` bytes, of the value with this
+    /// body. Raises ValueError for more bytes than any queue may hold.
     pub(crate) fn new(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         // So that no sum below exceeds the address space.
         let most = *crate::objects::memory::shape::QUEUE_BYTES.end();
@@ -46,7 +47,8 @@ impl ReservationRequest {
         LargeItem::to_fill(len, body).map(ReservationRequest)
     }
 
-    /// Reserves the memory; None if there is none now.
+    /// Reserves the memory, and waits for the owner lock for at most `timeout` nanoseconds. Returns None if there is no
+    /// memory now.
     pub(crate) fn reserve(
         &self,
         membership: &QueueMembership,
@@ -55,8 +57,8 @@ impl ReservationRequest {
         membership.reserve_chunk(self.0.room(), timeout)
     }
 
-    /// Writes the part of the item that the program does not fill.
-    pub(crate) fn begin(
+    /// Writes the part of the item that the program does not fill into the reserved chunk, and returns the reservation.
+    pub(crate) fn write_to(
         self,
         py: Python<'_>,
         (object, membership): (&Py<SharedObject>, &Arc<QueueMembership>),
@@ -102,12 +104,12 @@ impl Reservation {
         was_put(py, membership, outcome)
     }
 
-    /// Returns True if there may be room for another item. A hint.
+    /// Returns True if there may be room for another item: a hint.
     fn may_put(&self) -> bool {
         self.membership.may_put(1)
     }
 
-    /// Waits in a thread until the item is put: returns True, False after the timeout, None if waits were stopped.
+    /// Waits in a thread until the item is put. Returns True; False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let queue = (self.object.get(), &*self.membership);
         wait_to_put(py, queue, 1, timeout, || {
@@ -117,7 +119,7 @@ impl Reservation {
         })
     }
 
-    /// Frees the memory. Does nothing once the item was put. Idempotent.
+    /// Frees the memory, unless the item was put. Idempotent.
     fn give_up(&self, py: Python<'_>) {
         if let Some(chunk) = lock(&self.chunk).take() {
             // The next operation on the queue raises any error.

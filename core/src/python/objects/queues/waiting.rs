@@ -11,11 +11,11 @@ use crate::shared_heap::{Corruption, Field};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-/// Longest wait for the owner lock, in nanoseconds, of an operation that ends a claim or a task.
+/// The longest wait for the owner lock, in nanoseconds, of an operation that ends a claim or a task.
 const END_TIMEOUT: u64 = 1_000_000_000;
 
-/// Runs `operate` at once, or without the GIL where other members hold the owner lock. Raises the error of the
-/// operation.
+/// Calls `operate` with a timeout of 0, and again without the GIL and with a longer timeout if another member holds the
+/// owner lock. Returns the result, or raises the error.
 pub(crate) fn attempt<T: Send>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -26,7 +26,7 @@ pub(crate) fn attempt<T: Send>(
     })
 }
 
-/// Does what `attempt` does, for an operation that ends a claim or a task: it waits longer.
+/// Does what `attempt` does, with an even longer timeout, for an operation that ends a claim or a task.
 pub(crate) fn attempt_to_end<T: Send>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -35,6 +35,7 @@ pub(crate) fn attempt_to_end<T: Send>(
     attempt_then(py, membership, &operate, |operate| operate(END_TIMEOUT))
 }
 
+/// Calls `operate` with a timeout of 0, and then `wait` without the GIL if another member holds the owner lock.
 fn attempt_then<T: Send, O: Fn(u64) -> Result<T, ObjectError> + Sync>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -59,7 +60,7 @@ pub(crate) fn shut_down_error(py: Python<'_>, membership: &QueueMembership) -> P
     make().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Returns the exception for an item that holds an impossible value, and marks the queue as corrupt.
+/// Poisons the queue because of an impossible value, and returns the exception.
 #[cold]
 pub(crate) fn corruption_error(
     py: Python<'_>,
@@ -72,7 +73,7 @@ pub(crate) fn corruption_error(
     object_error(py, membership, membership.poison(corruption))
 }
 
-/// Returns true if items were put, and false if there is no room. Raises QueueShutDown.
+/// Converts the outcome of a put: true if items were put, false if there is no room. Raises QueueShutDown.
 pub(crate) fn was_put(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -85,10 +86,11 @@ pub(crate) fn was_put(
     }
 }
 
-/// Reason for which a wait has failed: false for the timeout, None for stopped waits.
+/// The reason for which a wait has failed: false for the timeout, None for stopped waits.
 pub(crate) type FailedWait = Option<bool>;
 
-/// Waits in a thread until `poll` returns something, and returns that, or the reason for which the wait has failed.
+/// Waits in a thread until `poll` returns something, and returns that. Returns as the inner error the reason for which
+/// the wait has failed.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     (object, membership): (&SharedObject, &QueueMembership),
@@ -117,7 +119,8 @@ pub(crate) fn wait_for<T: Send>(
     }
 }
 
-/// Waits in a thread until `put` has put this many items: returns true, or the reason for which the wait has failed.
+/// Waits in a thread until `put` has put `count` items. Returns true; false after the timeout, None if waits were
+/// stopped.
 pub(crate) fn wait_to_put(
     py: Python<'_>,
     queue: (&SharedObject, &QueueMembership),
@@ -141,7 +144,7 @@ pub(crate) fn wait_to_put(
     }
 }
 
-/// Returns the reason for which a wait has failed as a Python object.
+/// Converts the reason for which a wait has failed to a Python object.
 pub(crate) fn failed_wait_object<'py>(
     py: Python<'py>,
     reason: FailedWait,
@@ -149,7 +152,7 @@ pub(crate) fn failed_wait_object<'py>(
     reason.map(|reason| PyBool::new(py, reason).to_owned().into_any())
 }
 
-/// Returns the word that these bytes begin with; missing bytes are 0.
+/// Returns the word at the beginning of these bytes, where missing bytes are 0.
 pub(crate) fn first_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     let len = bytes.len().min(word.len());

@@ -85,9 +85,11 @@ pub(crate) struct SharedChannel {
 pub(crate) struct Leader<'a>(&'a SharedChannel);
 
 impl Leader<'_> {
-    /// Steps down without waking another thread, because this thread checks that the server is alive, and returns. If this thread does not return, the others notice after a nap.
+    /// Steps down without waking another thread, because this thread checks that the server is alive, and returns. If
+    /// this thread does not return, the others notice after a nap.
     ///
-    /// A woken thread would lead at the very moment at which this thread finds the connection closed, before this thread has received the last frames.
+    /// A woken thread would lead at the very moment at which this thread finds the connection closed, before this
+    /// thread has received the last frames.
     fn step_down_quietly(self) {
         self.0.has_leader.store(false, Ordering::SeqCst);
         std::mem::forget(self);

@@ -1109,7 +1109,7 @@ class PendingRecords:
 
 @final
 class Subscription:
-    """The reading end of a topic."""
+    """The receiving end of a topic."""
 
     def __new__(
         cls,
@@ -1338,7 +1338,7 @@ class StoreRef:
         """Return the process that changes the store at this moment; 0 if there is none."""
 
     def owner(self) -> int:
-        """Return the only process that may change the store; 0 if there is none, -1 if it runs in another container."""
+        """Return the id of the only process that may change the store; 0 without one, -1 if it is in another container."""
 
     def may_write(self) -> bool:
         """Return True if this process may change the store."""
@@ -1454,7 +1454,7 @@ class Transaction:
         """End the transaction, if it was begun. Its changes stay with ``is_kept``, otherwise they are undone."""
 
 class Proxy:
-    """A container of a store, of any type."""
+    """Proxy of a container of a store, of any type."""
 
     def __new__(cls, store_ref: StoreRef, at: int, id: int) -> Self: ...
     def __len__(self) -> int: ...
@@ -1541,7 +1541,7 @@ class Proxy:
         """Pin a buffer. Returns its bytes in place, and its encoded description."""
 
 class DictProxy(Proxy):
-    """A dict of a store."""
+    """Proxy of a dict of a store."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
@@ -1549,7 +1549,7 @@ class DictProxy(Proxy):
     def __contains__(self, key: object, /) -> bool: ...
 
 class ListProxy(Proxy):
-    """A list of a store: its single items. ``_slice``, ``_set_slice`` and ``_delete_slice`` do the rest."""
+    """Proxy of a list of a store. ``_slice``, ``_set_slice`` and ``_delete_slice`` do what is not for single items."""
 
     def append(self, value: Any, /) -> None:
         """Add a value at the end."""
@@ -1559,7 +1559,7 @@ class ListProxy(Proxy):
     def __delitem__(self, index: Any, /) -> None: ...
 
 class StructProxy(Proxy):
-    """A record whose fields are indexed by the members of an IntEnum."""
+    """Proxy of a record whose fields are indexed by the members of an IntEnum."""
 
     def __getitem__(self, field: int, /) -> Any: ...
     def __setitem__(self, field: int, value: Any, /) -> None: ...
@@ -1577,7 +1577,7 @@ class RecordField:
     def __set__(self, record: Any, value: Any, /) -> None: ...
 
 def add_to(container: Store | Proxy, key: Any, by: Any) -> Any:
-    """Add to a number in a container, and return the sum; None if the sum does not fit a cell.
+    """Add to a number in a container, and return the sum; None if a number or the sum does not fit a cell.
 
     ``key`` is a key of a dict or a store, an index of a list, the number of a field of a struct, or the name of a field
     of an object.

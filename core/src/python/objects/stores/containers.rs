@@ -10,7 +10,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// A dict of a store.
+/// Proxy of a dict of a store.
 #[pyclass(frozen, subclass, extends = Proxy, module = "shmrpc._core")]
 pub struct DictProxy;
 
@@ -66,6 +66,7 @@ impl RecordField {
         RecordField { number }
     }
 
+    /// The number of the field.
     #[getter]
     fn number(&self) -> u64 {
         self.number
@@ -96,7 +97,8 @@ impl RecordField {
     }
 }
 
-/// A list of a store: its single items. Python's `_slice`, `_set_slice` and `_delete_slice` do the rest.
+/// Proxy of a list of a store: operations on single items. Python's `_slice`, `_set_slice` and `_delete_slice` do the
+/// rest.
 #[pyclass(frozen, subclass, extends = Proxy, module = "shmrpc._core")]
 pub struct ListProxy;
 
@@ -158,7 +160,7 @@ impl ListProxy {
     }
 }
 
-/// A record whose fields are indexed by the members of an IntEnum.
+/// Proxy of a record whose fields are indexed by the members of an IntEnum.
 #[pyclass(frozen, subclass, extends = Proxy, module = "shmrpc._core")]
 pub struct StructProxy;
 
@@ -188,8 +190,9 @@ impl StructProxy {
     }
 }
 
-/// Adds to a number in a container, and returns the sum; None if the sum does not fit a cell. `key` is a key of a dict
-/// or a store, an index of a list, the number of a field of a struct, or the name of a field of an object.
+/// Adds to a number in a container, and returns the sum; None if this is for Python, because a number or the sum does
+/// not fit a cell. `key` is a key of a dict or a store, an index of a list, the number of a field of a struct, or the
+/// name of a field of an object.
 #[pyfunction]
 pub fn add_to<'py>(
     container: &Bound<'py, PyAny>,

@@ -1,4 +1,4 @@
-//! `Converters`: Python's values to values of a store, and back.
+//! `Converters`: conversion of Python's values to values of a store, and back.
 
 pub(crate) use crate::python::objects::stores::native_values::BufferOwner;
 use crate::python::objects::stores::native_values::{cell_to_python, int_of, plain, text_of};
@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PySet, PyString, PyTuple};
 
-/// Bytes of a cell.
+/// The number of bytes of a cell.
 const CELL: u64 = 8;
 
 /// Functions of Python for values of types that the core does not know.
@@ -16,23 +16,23 @@ pub(crate) struct Converters {
     /// Converts a value into a form that can be stored: `("as", value)`, `("packed", bytes)`, `("buffer", description,
     /// bytes)` or `("record", class, fields, extra or None)`.
     convert: Py<PyAny>,
-    /// Converts a key into a plain value that equals it, or into the bytes by which it is compared and those from which
-    /// it is converted again.
+    /// Converts a key into an equal plain value, or into the bytes by which it is compared and the bytes from which it
+    /// is restored.
     key: Py<PyAny>,
-    /// Makes a value from such bytes, or from packed ones.
+    /// Makes a value from the bytes of a key, or from packed bytes.
     unpack: Py<PyAny>,
     /// Makes an instance of a class from the number of the class, its fields and its extra attributes.
     instance: Py<PyAny>,
-    /// Makes the value of a buffer from its description and its bytes.
+    /// Makes a value from the description and the bytes of a buffer.
     copied: Py<PyAny>,
     /// Classes of a list, a dict, a set and a buffer, as programs see them. Each takes a
     /// [`StoreRef`](crate::python::objects::stores::open_store::StoreRef), an address and a number.
     views: [Py<PyAny>; 4],
-    /// Takes the number of a class, and returns the class of its records, as programs see them.
+    /// Takes the number of a class, and returns the class that programs see for its records.
     record: Py<PyAny>,
     /// Makes the error for a value that takes more bytes than the store may have.
     too_large: Py<PyAny>,
-    /// Bytes that the store may have.
+    /// The maximum number of bytes of the store.
     limit: u64,
 }
 
@@ -57,8 +57,9 @@ impl Converters {
         })
     }
 
-    /// Returns an empty vector with room for `count` values or keys, each of which takes at least `bytes` in the store.
-    /// Raises an error if that exceeds the store's limit, before this process allocates memory for them.
+    /// Returns an empty vector with room for `count` values or keys, each of which takes at least `bytes` bytes in the
+    /// store. Raises the error `too_large` if they exceed the limit of the store, before this process allocates memory
+    /// for them.
     pub(crate) fn room<'py, T>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -75,7 +76,7 @@ impl Converters {
         vec_with_capacity(count)
     }
 
-    /// Returns the values of an iterable, to be stored.
+    /// Converts the items of an iterable to values of a store.
     pub(crate) fn values<'k, 'py>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -90,7 +91,7 @@ impl Converters {
         Ok(values)
     }
 
-    /// Returns the keys of an iterable, to be stored.
+    /// Converts the items of an iterable to keys of a store.
     fn keys<'k, 'py>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -104,7 +105,8 @@ impl Converters {
         Ok(keys)
     }
 
-    /// Returns a value, to be stored.
+    /// Converts an object to a value of a store. `depth` is the number of containers around the value. Raises
+    /// RecursionError for a value that is nested too deep, and what the functions raise.
     pub(crate) fn value<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
@@ -150,6 +152,7 @@ impl Converters {
         self.converted(object, owner, depth)
     }
 
+    /// Converts the items of a dict to keys and values of a store.
     fn items<'k, 'py>(
         &self,
         dict: &Bound<'py, PyDict>,
@@ -163,6 +166,7 @@ impl Converters {
         Ok(items)
     }
 
+    /// Converts an object of a type that the core does not know, by the function `convert`.
     fn converted<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
@@ -198,7 +202,7 @@ impl Converters {
         })
     }
 
-    /// Returns a key, or a member of a set, to be stored.
+    /// Converts an object to a key of a dict, or a member of a set. Raises what the functions raise.
     #[inline]
     pub(crate) fn key<'k, 'py>(
         &self,
@@ -227,13 +231,13 @@ impl Converters {
         })
     }
 
-    /// Returns the key that is converted again from these bytes.
+    /// Restores a key from its bytes.
     pub(crate) fn restore_key(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Key<'static>> {
         let key = self.unpack.bind(py).call1((PyBytes::new(py, exact),))?;
         Ok(self.key(&key, &BufferOwner::default())?.into_owned())
     }
 
-    /// Returns a stored value, as programs see it.
+    /// Converts a stored value to the object that programs see: a proxy for a container.
     pub(crate) fn to_python<'py>(
         &self,
         store_ref: &Bound<'py, PyAny>,
@@ -283,6 +287,7 @@ impl Converters {
         })
     }
 
+    /// Converts stored values to the objects that programs see. Raises MemoryError.
     pub(crate) fn all_to_python<'py>(
         &self,
         store_ref: &Bound<'py, PyAny>,
@@ -301,6 +306,7 @@ impl Converters {
         Ok(seen)
     }
 
+    /// Converts stored keys and values to a dict.
     fn dict<'py>(
         &self,
         store_ref: &Bound<'py, PyAny>,
@@ -317,7 +323,7 @@ impl Converters {
     }
 }
 
-/// Returns an empty vector with room for so many items.
+/// Returns an empty vector with room for `count` items. Raises MemoryError.
 fn vec_with_capacity<T>(count: usize) -> PyResult<Vec<T>> {
     let mut room = Vec::new();
     match room.try_reserve_exact(count) {
@@ -328,8 +334,7 @@ fn vec_with_capacity<T>(count: usize) -> PyResult<Vec<T>> {
     }
 }
 
-/// Returns all items of a dict or a set as they are now, because code of the program may change it while an item is
-/// converted.
+/// Returns the current items of a dict or a set, which code of the program may change while an item is converted.
 fn snapshot_of<T>(items: impl ExactSizeIterator<Item = T>) -> PyResult<Vec<T>> {
     let mut all = vec_with_capacity(items.len())?;
     all.extend(items);

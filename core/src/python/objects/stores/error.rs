@@ -1,4 +1,4 @@
-//! Exceptions of `shmrpc.errors` for stores.
+//! Conversion of the errors of stores into exceptions of `shmrpc.errors`.
 
 use crate::objects::store::StoreMembership;
 use crate::objects::store::StoreRefused;
@@ -9,6 +9,7 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 
+/// Returns the exception for an operation that was refused.
 #[cold]
 pub(crate) fn refusal_error(
     py: Python<'_>,
@@ -38,12 +39,13 @@ pub(crate) fn refusal_error(
             membership,
             "StoreFull",
             format!(
-                "can change {most} words at most in one transaction, and this one would change more: make it several"
+                "can change at most {most} words in one transaction: split this one into several"
             ),
         ),
     }
 }
 
+/// Returns the exception for an error of a store's contents.
 #[cold]
 pub(crate) fn store_error(
     py: Python<'_>,
@@ -64,13 +66,13 @@ pub(crate) fn store_error(
             py,
             membership,
             "LocalProtocolError",
-            "cannot do this within a transaction: look at a buffer, or wait for a change, before it or after it"
+            "cannot do this within a transaction: view a buffer, or wait for a change, before or after the transaction"
                 .to_owned(),
         ),
         StoreError::KeyNotFound => PyKeyError::new_err("no such key"),
         StoreError::NotANumber => PyTypeError::new_err("expected a number to add to"),
         StoreError::WrongType => PyTypeError::new_err("the container is of another type"),
-        StoreError::Unwanted => PyKeyError::new_err("the item is another one by now"),
+        StoreError::Unwanted => PyKeyError::new_err("another process has replaced the item"),
         StoreError::NestingTooDeep => PyRecursionError::new_err(format!(
             "containers and tuples of a store are nested {DEPTH} deep at most: store parts of this under keys of their own"
         )),
@@ -80,8 +82,7 @@ pub(crate) fn store_error(
         )),
         StoreError::CopyTooLarge => PyOverflowError::new_err("there is more to copy than the limit allows"),
         StoreError::CapacityExceeded => PyOverflowError::new_err(
-            "a container of a store has less than 2^32 items; of one store 4,096 views of buffers are open, and \
-             1,024 waits for changes under way, at most",
+            "over a limit of a store: 2^32 items of a container, 4,096 open views of buffers, 1,024 waits for changes",
         ),
         StoreError::Heap(error) => {
             let refusal = membership.map_error(StoreError::Heap(error));
@@ -90,6 +91,8 @@ pub(crate) fn store_error(
     }
 }
 
+/// Returns the exception of this class of `shmrpc.errors`; `text` continues the sentence that begins with the store's
+/// name.
 #[cold]
 pub(crate) fn named_error(
     py: Python<'_>,

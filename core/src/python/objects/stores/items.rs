@@ -8,13 +8,13 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyList};
 
-/// Tries of an operation while other members replace the value each time.
-const TRIES: usize = 64;
-/// Most words that are copied with the GIL held. That takes tens of microseconds, less than other threads wait for the
-/// GIL.
-const LITTLE: u64 = 1024;
+/// The maximum number of attempts of an operation while other members replace the value each time.
+const MAX_ATTEMPTS: usize = 64;
+/// The maximum number of words that are copied with the GIL. That takes tens of microseconds, less than other threads
+/// wait for the GIL.
+const MAX_WORDS_WITH_GIL: u64 = 1024;
 
-/// Runs an expression with an item of a dict, or an extra attribute of a record, by a key of Python's.
+/// Evaluates an expression with the item of a dict that has a key of Python's.
 macro_rules! with_key {
     ($inner:expr, $key:expr, |$item:ident| $body:expr) => {{
         let owner = BufferOwner::default();
@@ -27,6 +27,7 @@ macro_rules! with_key {
 pub(super) use with_key;
 
 impl OpenStore {
+    /// Returns the value of an item; None if there is no such key. Raises the exception for another error.
     #[inline]
     pub(super) fn get<'py>(
         &self,
@@ -48,8 +49,8 @@ impl OpenStore {
         }
     }
 
-    /// Returns a buffer that is at `at`, or at another place by then, because another member may replace it before it
-    /// is pinned.
+    /// Returns the view of the buffer at `at`. Looks the item up again if another member replaces the buffer before it
+    /// is pinned. Returns None once there is no such key.
     fn get_buffer<'py>(
         &self,
         py: Python<'py>,
@@ -64,7 +65,7 @@ impl OpenStore {
             gone.is_ok_and(|gone| error.is_instance(py, &gone))
         };
         let mut at = at;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             match self.to_python(py, StoredValue::Container(Type::Buffer, at, 0)) {
                 Err(error) if is_gone(&error) => {}
                 seen => return seen.map(Some),
@@ -81,6 +82,7 @@ impl OpenStore {
         Err(self.store_error(py, StoreError::ContainerDeleted))
     }
 
+    /// Stores a value in an item. Returns true if the item had a value before.
     #[inline]
     pub(super) fn set(
         &self,
@@ -96,8 +98,9 @@ impl OpenStore {
         })
     }
 
-    /// Removes an item and returns a copy of it; None if there is no such key. Unless the value cannot fail to be made,
-    /// it is made first, so that an item that cannot be made stays.
+    /// Removes an item, and returns a copy of its value; None if there is no such key. Makes the object first where
+    /// that can fail, so that the item stays if it fails. Raises StoreBusy if other members change the item again and
+    /// again.
     pub(super) fn pop<'py>(
         &self,
         py: Python<'py>,
@@ -112,7 +115,7 @@ impl OpenStore {
             Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.store_error(py, error)),
         }
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let (whole, known) = match self.run(py, |store, open, deadline| {
                 store.get_copy(open, deadline, container, item)
             })? {
@@ -133,8 +136,8 @@ impl OpenStore {
         Err(self.too_many_changes(py))
     }
 
-    /// Takes the first message and returns a copy of it; None if there is none. As in [`pop`](Self::pop), a message
-    /// that cannot be made stays.
+    /// Removes the first message, and returns a copy of it; None if there is none. A message of which no object can be
+    /// made stays, as in [`pop`](Self::pop).
     pub(super) fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
             store.receive(open, deadline, StoredValue::is_plain)
@@ -143,7 +146,7 @@ impl OpenStore {
             Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.store_error(py, error)),
         }
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let first = self.run_checked(py, |store, open, deadline| {
                 store.first_message(open, deadline)
             })?;
@@ -166,11 +169,11 @@ impl OpenStore {
         Err(self.too_many_changes(py))
     }
 
-    /// Returns the error for a value that other members change before each try to remove it.
+    /// Returns the error for a value that other members change before each attempt to remove it.
     #[cold]
     fn too_many_changes(&self, py: Python<'_>) -> PyErr {
         let text = format!(
-            "changed {TRIES} times while a value was taken out of it; try again, or do so in a transaction"
+            "changed {MAX_ATTEMPTS} times while a value was taken out of it; try again, or use a transaction"
         );
         self.named_error(py, "StoreBusy", text)
     }
@@ -191,7 +194,8 @@ impl OpenStore {
         }
     }
 
-    /// Adds to an item and returns the sum; None if the sum is not for a cell.
+    /// Adds to an item, and returns the sum; None if this is for Python, because a number or the sum does not fit a
+    /// cell.
     pub(super) fn add<'py>(
         &self,
         py: Python<'py>,
@@ -218,7 +222,7 @@ impl OpenStore {
         }
     }
 
-    /// Returns the value of a key. Raises KeyError.
+    /// Returns the value of a key. Raises KeyError if there is none.
     #[inline]
     pub(super) fn get_item<'py>(
         &self,
@@ -229,6 +233,7 @@ impl OpenStore {
         found.ok_or_else(|| PyKeyError::new_err((key.clone().unbind(),)))
     }
 
+    /// Stores a value under a key.
     #[inline]
     pub(super) fn set_item(
         &self,
@@ -239,7 +244,7 @@ impl OpenStore {
         with_key!(self, key, |item| self.set(key.py(), container, item, value)).map(drop)
     }
 
-    /// Removes a key. Raises KeyError.
+    /// Removes a key. Raises KeyError if there is none.
     pub(super) fn delete_item(
         &self,
         container: ContainerRef,
@@ -251,6 +256,7 @@ impl OpenStore {
         }
     }
 
+    /// Returns the number of items.
     pub(super) fn len(&self, py: Python<'_>, container: ContainerRef) -> PyResult<usize> {
         let len = self.run_checked(py, |store, open, deadline| {
             store.len(open, deadline, container)
@@ -258,6 +264,7 @@ impl OpenStore {
         Ok(len as usize)
     }
 
+    /// Returns true if a dict has this key, or a set this member.
     pub(super) fn contains(
         &self,
         py: Python<'_>,
@@ -271,6 +278,7 @@ impl OpenStore {
         })
     }
 
+    /// Returns the keys of a dict, or the members of a set.
     pub(super) fn keys<'py>(
         &self,
         py: Python<'py>,
@@ -286,6 +294,7 @@ impl OpenStore {
         )
     }
 
+    /// Returns the (key, value) pairs of a dict.
     pub(super) fn items<'py>(
         &self,
         py: Python<'py>,
@@ -301,13 +310,14 @@ impl OpenStore {
         PyList::new(py, items?)
     }
 
+    /// Returns a copy of a container and of all containers in it.
     pub(super) fn copy<'py>(
         &self,
         py: Python<'py>,
         container: ContainerRef,
     ) -> PyResult<Bound<'py, PyAny>> {
         let copied = match self.run(py, |store, open, deadline| {
-            store.copy_at_most(open, deadline, container, LITTLE)
+            store.copy_at_most(open, deadline, container, MAX_WORDS_WITH_GIL)
         })? {
             Err(StoreError::CopyTooLarge) => self.run_detached(py, |store, open, deadline| {
                 store.copy(open, deadline, container)
@@ -318,6 +328,7 @@ impl OpenStore {
         self.to_python(py, found)
     }
 
+    /// Removes all items.
     pub(super) fn clear(&self, py: Python<'_>, container: ContainerRef) -> PyResult<()> {
         self.run_checked(py, |store, open, deadline| {
             store.clear(open, deadline, container)

@@ -1,4 +1,4 @@
-//! Values of the types that the core itself knows, to cells and bytes of a store and back.
+//! Conversion of values of the types that the core itself knows to cells and bytes of a store, and back.
 
 use crate::store::{Bytes, Cell, Content, Type, Value, trim};
 use pyo3::buffer::PyBuffer;
@@ -13,11 +13,12 @@ use std::cell::{Cell as Count, RefCell};
 pub(crate) struct BufferOwner<'py> {
     objects: RefCell<Vec<Bound<'py, PyAny>>>,
     buffers: RefCell<Vec<PyBuffer<u8>>>,
-    /// Bytes that the values take in a store at least.
+    /// The minimum number of bytes that the values take in a store.
     pub(super) needed: Count<u64>,
 }
 
 impl<'py> BufferOwner<'py> {
+    /// Keeps a text alive, and returns its bytes in UTF-8. Raises EncodeError.
     pub(super) fn text<'k>(&'k self, text: &Bound<'py, PyString>) -> PyResult<&'k [u8]> {
         let bytes: *const str = utf8(text)?;
         self.objects.borrow_mut().push(text.clone().into_any());
@@ -25,6 +26,7 @@ impl<'py> BufferOwner<'py> {
         Ok(unsafe { &*bytes }.as_bytes())
     }
 
+    /// Keeps a bytes object alive, and returns its bytes.
     pub(super) fn bytes<'k>(&'k self, bytes: &Bound<'py, PyBytes>) -> &'k [u8] {
         let all: *const [u8] = bytes.as_bytes();
         self.objects.borrow_mut().push(bytes.clone().into_any());
@@ -32,7 +34,7 @@ impl<'py> BufferOwner<'py> {
         unsafe { &*all }
     }
 
-    /// Returns the bytes of an object with the buffer protocol, which must be contiguous.
+    /// Keeps the buffer of an object open, and returns its bytes. Raises BufferError if they are not contiguous.
     pub(super) fn buffer<'k>(&'k self, object: &Bound<'py, PyAny>) -> PyResult<&'k [u8]> {
         let buffer = PyBuffer::<u8>::get(object)?;
         let (from, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
@@ -46,12 +48,12 @@ impl<'py> BufferOwner<'py> {
     }
 }
 
-/// Returns a text that was stored. Raises DecodeError if the bytes are no text, because another process may have
-/// overwritten them.
+/// Returns a stored text. Raises DecodeError if another process has overwritten the bytes, so that they are no text.
 pub(super) fn text_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     PyString::from_bytes(py, bytes).map_err(|cause| unreadable_text_error(py, cause))
 }
 
+/// Returns the DecodeError for a stored text.
 #[cold]
 fn unreadable_text_error(py: Python<'_>, cause: PyErr) -> PyErr {
     let made = || {
@@ -71,6 +73,7 @@ fn utf8<'t>(text: &'t Bound<'_, PyString>) -> PyResult<&'t str> {
         .map_err(|error| unencodable_text_error(text, error))
 }
 
+/// Returns the EncodeError for a text with lone surrogates, and any other error itself.
 #[cold]
 fn unencodable_text_error(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
     let py = text.py();
@@ -90,7 +93,7 @@ fn unencodable_text_error(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
     made().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Returns a value that is no container, if the core knows its type.
+/// Converts an object of a type that the core knows to a value; None for a container or an unknown type.
 #[inline]
 pub(super) fn plain<'k, 'py>(
     object: &Bound<'py, PyAny>,
@@ -124,6 +127,7 @@ pub(super) fn plain<'k, 'py>(
     Ok(None)
 }
 
+/// Converts an int to a cell or, if it is large, to bytes.
 #[inline]
 fn int_value<'k>(int: &Bound<'_, PyInt>) -> PyResult<Value<'k>> {
     if let Ok(small) = int.extract::<i64>()
@@ -142,6 +146,7 @@ fn int_value<'k>(int: &Bound<'_, PyInt>) -> PyResult<Value<'k>> {
     Ok(Value::Blob(Type::Int, Bytes::Owned(bytes)))
 }
 
+/// Converts the bytes of a large int back.
 #[cold]
 pub(super) fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let signed = PyDict::new(py);
@@ -151,7 +156,7 @@ pub(super) fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, 
         .call_method(intern!(py, "from_bytes"), bytes, Some(&signed))
 }
 
-/// Returns the value of a cell.
+/// Converts a cell to an object.
 #[inline]
 pub(crate) fn cell_to_python(py: Python<'_>, cell: Cell) -> PyResult<Bound<'_, PyAny>> {
     Ok(match cell.content() {

@@ -1,4 +1,4 @@
-//! `OpenStore`: a store that this process has open, and `StoreRef`: a reference of proxies to it.
+//! `OpenStore`: a store that this process has open, and `StoreRef`: a weak reference to it.
 
 use crate::objects::members::Holder;
 use crate::objects::store::StoreMembership;
@@ -15,11 +15,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A weak reference to a store that this process has open, which proxies are made from.
+/// A weak reference to a store that this process has open, from which proxies are made.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct StoreRef(pub(super) Weak<OpenStore>);
 
 impl StoreRef {
+    /// Returns the store. Raises ReferenceError if it is no longer open.
     pub(crate) fn inner(&self) -> PyResult<Arc<OpenStore>> {
         let inner = self.0.upgrade();
         inner.ok_or_else(|| PyReferenceError::new_err("the store is no longer open"))
@@ -28,12 +29,14 @@ impl StoreRef {
 
 #[pymethods]
 impl StoreRef {
-    /// Returns the process that changes the store at this moment; 0 if none does.
+    /// Returns the id of the process that changes the store now; 0 if no process does, -1 if it runs in another
+    /// container.
     fn holder(&self) -> PyResult<i64> {
         Ok(self.inner()?.membership.holder_pid())
     }
 
-    /// Returns the only process that may change the store; 0 if there is none, -1 if it runs in another container.
+    /// Returns the id of the only process that may change the store; 0 if there is none, -1 if it runs in another
+    /// container.
     fn owner(&self) -> PyResult<i64> {
         Ok(match self.inner()?.membership.owner() {
             Some(Holder::Process(pid)) => i64::from(pid),
@@ -59,8 +62,7 @@ impl StoreRef {
             .run_checked(py, |store, _, deadline| store.unwatch(deadline, watch))
     }
 
-    /// Returns the number of the class of this name, and adds the class with the description `description` if there is
-    /// none.
+    /// Returns the number of the class of this name, and adds the class with this description if there is none.
     fn class_number(
         &self,
         py: Python<'_>,
@@ -89,9 +91,9 @@ impl StoreRef {
     }
 }
 
-/// A store that this process has open: its handles and all proxies share it.
+/// A store that this process has open, which its handles and all proxies share.
 pub struct OpenStore {
-    /// Open for as long as one of the handles is.
+    /// The handle of the shared object that is open for as long as any handle of the store.
     pub(super) object: Py<SharedObject>,
     pub(crate) membership: Arc<StoreMembership>,
     pub(super) converters: Converters,
@@ -105,6 +107,7 @@ pub struct OpenStore {
 }
 
 impl OpenStore {
+    /// Returns the weak reference to this store.
     #[inline]
     pub(super) fn store_ref<'py>(&self, py: Python<'py>) -> &Bound<'py, StoreRef> {
         let store_ref = self.store_ref.get();
@@ -113,11 +116,12 @@ impl OpenStore {
             .bind(py)
     }
 
+    /// Returns the busy timeout in nanoseconds.
     pub(crate) fn busy_timeout(&self) -> u64 {
         self.busy_timeout.load(Relaxed) // Relaxed: under the GIL.
     }
 
-    /// Returns the busy timeout of an operation within a wait, which goes on in a copy if there is one.
+    /// Returns the busy timeout of an operation that may move to a copy, in nanoseconds: at least 1.
     pub(super) fn wait_limit(&self) -> u64 {
         self.busy_timeout().max(1)
     }
@@ -127,6 +131,7 @@ impl OpenStore {
         self.opened.bind(py)
     }
 
+    /// Converts a stored value to the object that programs see.
     #[inline]
     pub(super) fn to_python<'py>(
         &self,
@@ -137,7 +142,8 @@ impl OpenStore {
             .to_python(self.store_ref(py).as_any(), found)
     }
 
-    /// Runs an operation on the store, without the GIL if it has to wait.
+    /// Runs an operation on the store, again without the GIL if it has to wait. Returns the result, or the error of the
+    /// contents. Raises the exception for a refused operation.
     #[inline]
     pub(super) fn run<R: Send>(
         &self,
@@ -158,7 +164,7 @@ impl OpenStore {
         self.run_detached(py, operate)
     }
 
-    /// Runs an operation on the store without the GIL.
+    /// Runs an operation on the store without the GIL: see [`run`](Self::run).
     pub(super) fn run_detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -175,7 +181,7 @@ impl OpenStore {
         }
     }
 
-    /// Runs an operation on the store, and raises any error of it.
+    /// Runs an operation on the store. Returns the result, or raises the exception for any error.
     pub(super) fn run_checked<R: Send>(
         &self,
         py: Python<'_>,
@@ -186,22 +192,26 @@ impl OpenStore {
             .map_err(|error| self.store_error(py, error))
     }
 
+    /// Returns the exception for an operation that was refused.
     #[cold]
     pub(crate) fn refusal_error(&self, py: Python<'_>, error: StoreRefused) -> PyErr {
         error::refusal_error(py, &self.membership, error)
     }
 
+    /// Returns the exception for an error of the contents.
     #[cold]
     pub(super) fn store_error(&self, py: Python<'_>, error: StoreError) -> PyErr {
         error::store_error(py, &self.membership, error)
     }
 
-    /// Returns the exception of `shmrpc.errors` with this class name.
+    /// Returns the exception of this class of `shmrpc.errors`; `text` continues the sentence that begins with the
+    /// store's name.
     #[cold]
     pub(crate) fn named_error(&self, py: Python<'_>, class: &str, text: String) -> PyErr {
         error::named_error(py, &self.membership, class, text)
     }
 
+    /// Returns true if a message waits.
     pub(super) fn has_messages(&self) -> Result<bool, StoreRefused> {
         self.membership.with_store(
             || 0,
@@ -210,8 +220,8 @@ impl OpenStore {
         )
     }
 
-    /// Waits in this thread, on behalf of this handle, until `is_ready` returns true: returns true, false after the
-    /// timeout, None if waits were stopped. Raises the error of `is_ready`.
+    /// Waits in this thread, on behalf of the handle `object`, until `is_ready` returns true. Returns true; false after
+    /// the timeout, None if waits were stopped. Raises the error of `is_ready`.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,

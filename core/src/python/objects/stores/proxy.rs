@@ -1,4 +1,4 @@
-//! `Proxy`: a container of a store.
+//! `Proxy`: a container of a store, as programs see it.
 
 use crate::objects::registry::Handle;
 use crate::objects::store::CHANGES;
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use std::sync::Arc;
 
-/// A container of a store, of any type.
+/// Proxy of a container of a store, of any type.
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Proxy {
     pub(super) inner: Arc<OpenStore>,
@@ -21,6 +21,8 @@ pub struct Proxy {
 
 #[pymethods]
 impl Proxy {
+    /// Makes a proxy of the container with this address and number. Raises ReferenceError if the store is no longer
+    /// open.
     #[new]
     pub(super) fn new(store_ref: &Bound<'_, StoreRef>, at: u64, id: u64) -> PyResult<Self> {
         let (inner, container) = (store_ref.get().inner()?, ContainerRef { at, id });
@@ -28,25 +30,25 @@ impl Proxy {
         Ok(Proxy { inner, container })
     }
 
-    /// The reference from which further proxies of its store are made.
+    /// The reference from which further proxies of the store are made.
     #[getter]
     fn _store_ref(&self, py: Python<'_>) -> Py<StoreRef> {
         self.inner.store_ref(py).clone().unbind()
     }
 
-    /// Its address and its number. No two containers have the same.
+    /// The address and the number of the container, by which it is identified.
     #[getter]
     fn _place(&self) -> (u64, u64) {
         (self.container.at, self.container.id)
     }
 
-    /// The Python object of its store.
+    /// The store context, which all handles and proxies share.
     #[getter]
     fn _store_context(&self, py: Python<'_>) -> Py<PyAny> {
         self.inner.opened.clone_ref(py)
     }
 
-    /// The name of its store.
+    /// The name of the store.
     #[getter]
     fn _store_name(&self) -> &str {
         self.inner.membership.name()
@@ -56,11 +58,13 @@ impl Proxy {
         self.inner.len(py, self.container)
     }
 
+    /// Returns a copy of the container and of all containers in it.
     fn _copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.inner.copy(py, self.container)
     }
 
-    /// Returns a copy that can be put elsewhere. A container that this process has removed is copied as it was then.
+    /// Returns a copy that can be stored elsewhere. A container that this process has removed is copied with its last
+    /// contents.
     fn _copy_to_put<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let this = &*self.inner;
         let found = this.run_checked(py, |store, open, deadline| {
@@ -69,13 +73,14 @@ impl Proxy {
         this.to_python(py, found)
     }
 
+    /// Removes all items.
     fn _clear(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.clear(py, self.container)
     }
 
     // --- dicts and sets ---
 
-    /// Returns the value of a key, or `default`.
+    /// Returns the value of a key; `default` if there is none.
     fn _get<'py>(
         &self,
         py: Python<'py>,
@@ -87,7 +92,7 @@ impl Proxy {
         Ok(found.unwrap_or(default))
     }
 
-    /// Removes a key, and returns a copy of its value, or `default`.
+    /// Removes a key, and returns a copy of its value; `default` if there is none.
     fn _pop<'py>(
         &self,
         py: Python<'py>,
@@ -99,19 +104,22 @@ impl Proxy {
         Ok(found.unwrap_or(default))
     }
 
+    /// Returns True if the dict has this key, or the set this member.
     fn _contains(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.inner.contains(py, self.container, key)
     }
 
+    /// Returns the keys of a dict, or the members of a set.
     fn _keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inner.keys(py, self.container)
     }
 
+    /// Returns the (key, value) pairs of a dict.
     fn _items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.inner.items(py, self.container)
     }
 
-    /// Adds a member to a set. Returns True if it was not there.
+    /// Adds a member to a set. Returns False if the set had it.
     fn _insert(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let owner = BufferOwner::default();
         let key = self.inner.converters.key(key, &owner)?;
@@ -120,7 +128,7 @@ impl Proxy {
         })
     }
 
-    /// Removes a member of a set. Returns True if it was there.
+    /// Removes a member of a set. Returns False if the set had none.
     fn _discard(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let owner = BufferOwner::default();
         let key = self.inner.converters.key(key, &owner)?;
@@ -131,7 +139,7 @@ impl Proxy {
 
     // --- lists ---
 
-    /// Returns the items from one index up to another.
+    /// Returns the items from the index `from` up to, not including, `to`.
     fn _range<'py>(&self, py: Python<'py>, from: u64, to: u64) -> PyResult<Bound<'py, PyList>> {
         let this = &*self.inner;
         let found = this.run_checked(py, |store, open, deadline| {
@@ -144,7 +152,7 @@ impl Proxy {
         )
     }
 
-    /// Replaces the items from one index up to another by these values.
+    /// Replaces the items from the index `from` up to, not including, `to` by these values.
     fn _splice(
         &self,
         py: Python<'_>,
@@ -161,14 +169,15 @@ impl Proxy {
         })
     }
 
-    /// Reorders the items. Returns False if other members have changed their number meanwhile.
+    /// Reorders the items: `order` has their former indices. Returns False if other members have changed the number of
+    /// items.
     fn _permute(&self, py: Python<'_>, order: Vec<u32>) -> PyResult<bool> {
         self.inner.run_checked(py, |store, open, deadline| {
             store.permute(open, deadline, self.container, &order)
         })
     }
 
-    /// Removes an item of a list, and returns a copy of it.
+    /// Removes an item of a list, and returns a copy of it. Raises IndexError.
     fn _remove<'py>(&self, py: Python<'py>, index: i64) -> PyResult<Bound<'py, PyAny>> {
         let found = self.inner.pop(py, self.container, &Item::Index(index))?;
         found.ok_or_else(|| self.inner.store_error(py, StoreError::IndexOutOfRange(0)))
@@ -176,7 +185,7 @@ impl Proxy {
 
     // --- extra attributes of a record ---
 
-    /// Returns an extra attribute in a list, which is empty if there is none.
+    /// Returns the extra attribute of this name in a list, which is empty if there is none.
     fn _extra<'py>(
         &self,
         py: Python<'py>,
@@ -188,6 +197,7 @@ impl Proxy {
         Ok(found.into_iter().collect())
     }
 
+    /// Sets the extra attribute of this name.
     fn _set_extra(
         &self,
         py: Python<'_>,
@@ -200,6 +210,7 @@ impl Proxy {
             .map(drop)
     }
 
+    /// Removes the extra attribute of this name. Returns False if there is none.
     fn _drop_extra(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> PyResult<bool> {
         let (this, owner) = (&*self.inner, BufferOwner::default());
         let key = this.converters.key(name.as_any(), &owner)?;
@@ -208,7 +219,8 @@ impl Proxy {
 
     // --- waiting for a change ---
 
-    /// Begins a watch of the container, and returns the number of the watch.
+    /// Begins a watch of the container, and returns the number of the watch. Raises LocalProtocolError in a
+    /// transaction.
     fn _watch(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner
             .run_checked(py, |store, open, deadline| match open {
@@ -217,14 +229,15 @@ impl Proxy {
             })
     }
 
+    /// Returns True if the container has changed since the watch began.
     fn _has_changed(&self, py: Python<'_>, watch: u64) -> PyResult<bool> {
         self.inner.run_checked(py, |store, _, deadline| {
             store.has_changed(deadline, self.container, watch)
         })
     }
 
-    /// Waits in this thread until the container has changed: returns True, False after the timeout, None if waits were
-    /// stopped.
+    /// Waits in this thread until the container has changed since the watch began. Returns True; False after the
+    /// timeout, None if waits were stopped.
     fn _wait(&self, py: Python<'_>, watch: u64, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let (this, container) = (&*self.inner, self.container);
         this.wait_in(py, this.object.get(), CHANGES, timeout, || {
@@ -238,7 +251,7 @@ impl Proxy {
 
     // --- buffers ---
 
-    /// Pins a buffer. Returns its bytes in place, and its description.
+    /// Pins a buffer, and returns its bytes in place and its description. Raises LocalProtocolError in a transaction.
     fn _pin<'py>(&self, py: Python<'py>) -> PyResult<(MappedBytes, Bound<'py, PyBytes>)> {
         let this = &*self.inner;
         let (block, len, description) =

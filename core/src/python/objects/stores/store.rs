@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 #[pyclass(frozen, subclass, weakref, module = "shmrpc._core")]
 pub struct Store {
     inner: Arc<OpenStore>,
-    /// The handle's own use of the store, which may be closed before that of the other handles.
+    /// The handle of the shared object that belongs to this handle of the store alone.
     object: Py<SharedObject>,
 }
 
@@ -34,10 +34,10 @@ impl Store {
 
 #[pymethods]
 impl Store {
-    /// Makes a handle of a store. `opened` is the Python object that all handles of it share: its `_object` is open for
-    /// as long as one of its handles is, its `converter` has the functions of [`Converters`], and its `_store_ref` is
-    /// set if there is a handle. `busy_timeout` is the busy timeout in seconds: an operation waits for so long while
-    /// another process changes the store.
+    /// Makes a handle of a store. `opened` is the store context, which all handles share: its `_object` is open for as
+    /// long as one of the handles, its `converter` has the functions of [`Converters`], and its `_store_ref` is set if
+    /// there is a handle. `busy_timeout` is the time in seconds for which an operation waits while another process
+    /// changes the store.
     #[new]
     fn new(
         py: Python<'_>,
@@ -54,7 +54,7 @@ impl Store {
         }
         let shared = opened.getattr("_object")?.cast_into::<SharedObject>()?;
         let membership = shared.get().open_as::<StoreMembership>(py)?;
-        let founded = py.detach(|| membership.initialize());
+        let initialized = py.detach(|| membership.initialize());
         let limit = membership.shape().amount;
         let mut inner = OpenStore {
             object: shared.unbind(),
@@ -65,7 +65,7 @@ impl Store {
             busy_timeout: AtomicU64::new(busy_timeout),
             store_ref: OnceLock::new(),
         };
-        inner.root = founded.map_err(|error| inner.refusal_error(py, error))?;
+        inner.root = initialized.map_err(|error| inner.refusal_error(py, error))?;
         let inner = Arc::new(inner);
         let store_ref = Py::new(py, StoreRef(Arc::downgrade(&inner)))?;
         let _ = inner.store_ref.set(store_ref);
@@ -102,7 +102,7 @@ impl Store {
         self.inner(py).map(drop)
     }
 
-    /// Address and number of the dict that the store is.
+    /// The address and the number of the root dict.
     #[getter]
     fn _root_place(&self) -> (u64, u64) {
         (self.inner.root.at, self.inner.root.id)
@@ -110,7 +110,7 @@ impl Store {
 
     // --- messages ---
 
-    /// Adds a message. With `is_back`, a message that was taken comes first again.
+    /// Adds a message: at the end, or with `is_back` at the beginning, because it was taken and comes back.
     #[pyo3(signature = (value, is_back = false))]
     fn _put(&self, py: Python<'_>, value: &Bound<'_, PyAny>, is_back: bool) -> PyResult<()> {
         let (this, owner) = (self.inner(py)?, BufferOwner::default());
@@ -120,8 +120,8 @@ impl Store {
         })
     }
 
-    /// Takes the first message, and returns it in a list, which is empty if there is none. With `waits`, it is also
-    /// empty while another task of this thread is in a transaction, whose end wakes the waiters.
+    /// Removes the first message, and returns it in a list, which is empty if there is none. With `waits`, the list is
+    /// also empty while another task of this thread is in a transaction, whose end wakes the waiters.
     #[pyo3(signature = (waits = false))]
     fn _take<'py>(&self, py: Python<'py>, waits: bool) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let this = self.inner(py)?;
@@ -135,15 +135,15 @@ impl Store {
         Ok(this.receive(py)?.into_iter().collect())
     }
 
-    /// Appends the first message to `got`, and returns True if there is one. If a signal handler raises as soon as this
-    /// call is back in Python, the caller has the message.
+    /// Removes the first message, and appends it to `got`. Returns False if there is none. So the caller has the
+    /// message even if a signal handler raises as soon as this call returns.
     fn _take_into(&self, got: &Bound<'_, PyList>) -> PyResult<bool> {
         let taken = self._take(got.py(), false)?;
         taken.iter().try_for_each(|message| got.append(message))?;
         Ok(!taken.is_empty())
     }
 
-    /// Waits in this thread until a message may be there: returns True, False after the timeout, None if waits were
+    /// Waits in this thread until there is a message. Returns True; False after the timeout, None if waits were
     /// stopped.
     fn _wait_for_message(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let this = self.inner(py)?;
@@ -152,6 +152,7 @@ impl Store {
         })
     }
 
+    /// Returns True if there is a message.
     fn _has_messages(&self, py: Python<'_>) -> PyResult<bool> {
         let this = self.inner(py)?;
         this.has_messages()
@@ -171,8 +172,8 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Moves all members to a copy if one of them holds the store and makes no progress. Returns the process of that
-    /// member, -1 if it runs in another container; None if no member holds the store.
+    /// Moves all other members to a copy if a member holds the owner lock for longer than the busy timeout. Returns the
+    /// id of the process of this member, -1 if it runs in another container; None if no member holds the lock.
     fn _fail_over(&self, py: Python<'_>) -> PyResult<Option<i32>> {
         let this = self.inner(py)?;
         let busy_timeout = this.wait_limit();
@@ -186,7 +187,7 @@ impl Store {
 
     // --- files ---
 
-    /// Returns all classes as a dict, and the whole contents as bytes, both of the same moment.
+    /// Returns all classes as a dict and the whole contents as bytes, both of the same moment.
     fn _saved<'py>(
         &self,
         py: Python<'py>,
@@ -208,8 +209,8 @@ impl Store {
         Ok((this.to_python(py, classes)?, saved?))
     }
 
-    /// Replaces the whole contents by those of such bytes. `numbers` are the numbers that the classes have in this
-    /// store. Raises ValueError if the bytes hold no values.
+    /// Replaces the whole contents by those in the bytes of `_saved`. `numbers` are the numbers of the saved classes in
+    /// this store. Raises ValueError if the bytes hold no values.
     fn _load(&self, py: Python<'_>, bytes: PyBackedBytes, numbers: Vec<u32>) -> PyResult<()> {
         let this = self.inner(py)?;
         let restore_key = |exact: &[u8]| this.converters.restore_key(py, exact);
@@ -230,14 +231,14 @@ impl Store {
 
     // --- figures ---
 
-    /// The reference from which its proxies are made.
+    /// The reference from which proxies of the store are made.
     #[getter]
     fn _store_ref(&self, py: Python<'_>) -> Py<StoreRef> {
         self.inner.store_ref(py).clone().unbind()
     }
 
-    /// Returns the bytes of memory that values take, those of them that are free, the most that there may be, and the
-    /// number of containers made.
+    /// Returns the bytes of memory for values, the bytes of them that are free, the maximum number of bytes, and the
+    /// number of containers ever made.
     fn _usage(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
         let this = self.inner(py)?;
         let (usage, made) = this.run_checked(py, |store, _, deadline| {

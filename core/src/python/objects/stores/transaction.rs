@@ -13,46 +13,47 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// Time, in nanoseconds, for which an event loop that tries again waits for the end of a single operation.
-const AGAIN: u64 = 200_000;
+/// The time, in nanoseconds, for which a further attempt of an event loop waits for the end of a single operation.
+const RETRY_TIMEOUT: u64 = 200_000;
 
-/// A transaction of a store: `with` begins and ends it in a thread, each in one native step, because a signal handler
-/// that raises in a Python frame between would leave the transaction open. Where `with` would block an event loop, it
-/// calls `_refuse_to_block`, and after a failed wait of `_timeout` seconds `_raise_wait_failed`. A transaction that is
-/// dropped while it is open is rolled back.
+/// A transaction of a store. `with` begins and ends the transaction in a thread, each in one native step, because a
+/// signal handler that raises in a Python frame in between would leave the transaction open. Where `with` would block
+/// an event loop, it calls `_refuse_to_block`; after a failed wait of `_timeout` seconds it calls `_raise_wait_failed`.
+/// A transaction that is dropped while it is open is rolled back.
 ///
-/// `name`: the handle's use of the store. `joins`: within a transaction of the same task or thread, this one becomes a
-/// part of it, which is rolled back alone if its block raises.
+/// `name` is the handle of the shared object. With `joins`, within a transaction of the same task or thread, this
+/// transaction becomes a savepoint, which is rolled back alone if its block raises.
 #[pyclass(frozen, subclass, module = "shmrpc._core")]
 pub struct Transaction {
     inner: Arc<OpenStore>,
     object: Py<SharedObject>,
     joins: bool,
-    /// The task or thread that begins it.
+    /// The number of the task or thread that begins the transaction.
     owner: AtomicU64,
     is_open: AtomicBool,
-    /// True while a block uses it, or waits for it. The owner is that of the block.
+    /// True while a block uses the transaction, or waits for it. The owner is the task or thread of the block.
     is_used: AtomicBool,
-    /// True if a single operation that did not end was in the way at the last try.
+    /// True if a single operation that did not end has prevented the last attempt.
     is_late: AtomicBool,
-    /// Number of the part that it is of another transaction, while its block runs; 0 if it is no part.
-    part: AtomicU64,
+    /// The number of the savepoint in the outer transaction, while the block runs; 0 if there is none.
+    savepoint: AtomicU64,
 }
 
 // Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
+    /// Makes one attempt to begin the transaction or savepoint. Returns true if it has begun.
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
         if self.joins
-            && let Some(part) = members.begin_savepoint(owner)
+            && let Some(savepoint) = members.begin_savepoint(owner)
         {
-            self.part.store(part, Relaxed);
+            self.savepoint.store(savepoint, Relaxed);
             return Ok(true);
         }
         // The first try waits for a moment; an event loop that tries again has other tasks to run.
         let busy_timeout = match self.is_late.load(Relaxed) {
-            true => AGAIN,
+            true => RETRY_TIMEOUT,
             false => OPERATION_TIMEOUT,
         };
         let begun = members.begin_transaction(owner, owner != this_thread(), busy_timeout);
@@ -63,9 +64,9 @@ impl Transaction {
         Ok(begun == BeginOutcome::Begun)
     }
 
-    /// Begins the transaction for its owner, and waits in this thread: returns true, false after the timeout, None if
-    /// waits were stopped. With `only_late`, waits for a single operation that does not end, but not for another
-    /// transaction; `is_late` tells which of them was in the way.
+    /// Begins the transaction for its owner, and waits in this thread. Returns true; false after the timeout, None if
+    /// waits were stopped. With `only_late`, waits only for a single operation that does not end, and not for another
+    /// transaction. Sets `is_late` if such an operation has prevented the last attempt.
     fn wait(
         &self,
         py: Python<'_>,
@@ -117,7 +118,8 @@ impl Transaction {
         }
     }
 
-    /// Begins the transaction, and waits in this thread if it has to.
+    /// Begins the transaction, and waits in this thread if necessary. Calls `_refuse_to_block` or `_raise_wait_failed`
+    /// otherwise.
     fn enter(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
         let (this, py) = (self, slf.py());
         if this.begin(py)? {
@@ -149,11 +151,13 @@ impl Transaction {
         .map(drop)
     }
 
+    /// Ends the transaction or savepoint, if it has begun. Commits or keeps the changes if `is_kept` is true, and
+    /// undoes them otherwise.
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
-        let (owner, part) = (self.owner.load(Relaxed), self.part.swap(0, Relaxed));
+        let (owner, savepoint) = (self.owner.load(Relaxed), self.savepoint.swap(0, Relaxed));
         let is_open = self.is_open.swap(false, Relaxed);
         self.is_used.store(false, Relaxed);
-        if !is_open && part == 0 {
+        if !is_open && savepoint == 0 {
             return Ok(());
         }
         let mut forgotten = Ok(());
@@ -167,7 +171,9 @@ impl Transaction {
             }
         }
         if !is_open {
-            self.inner.membership.end_savepoint(owner, part, is_kept);
+            self.inner
+                .membership
+                .end_savepoint(owner, savepoint, is_kept);
             return forgotten;
         }
         let ended = self.inner.membership.end_transaction(owner, is_kept);
@@ -192,7 +198,7 @@ impl Transaction {
             is_open: AtomicBool::new(false),
             is_used: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
-            part: AtomicU64::new(0),
+            savepoint: AtomicU64::new(0),
         })
     }
 
@@ -216,7 +222,7 @@ impl Transaction {
         self.end(py, error.is_none())
     }
 
-    /// Makes the running task or thread the owner, whichever task begins the transaction.
+    /// Makes the running task or thread the owner. Raises LocalProtocolError if another block uses the transaction.
     fn _own(&self, py: Python<'_>) -> PyResult<()> {
         let owner = current_owner(py)?;
         if self.is_used.swap(true, Relaxed) {
@@ -231,23 +237,24 @@ impl Transaction {
         Ok(())
     }
 
-    /// Begins the transaction for its owner, unless another one is within a transaction.
+    /// Makes one attempt to begin the transaction for its owner. Returns True if it has begun.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.begin(py)
     }
 
-    /// True if a single operation of another process has kept the transaction from beginning: its end wakes no waiter.
+    /// True if a single operation of another process, whose end wakes no waiter, has prevented the last attempt.
     #[getter]
     fn _is_late(&self) -> bool {
         self.is_late.load(Relaxed)
     }
 
+    /// True while the transaction is open.
     #[getter]
     fn _has_begun(&self) -> bool {
         self.is_open.load(Relaxed)
     }
 
-    /// Ends the transaction, if it was begun.
+    /// Ends the transaction, if it has begun. Commits the changes if `is_kept` is true, and undoes them otherwise.
     fn _end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         self.end(py, is_kept)
     }
@@ -256,7 +263,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         // Relaxed: under the GIL.
-        if self.is_open.load(Relaxed) || self.part.load(Relaxed) != 0 {
+        if self.is_open.load(Relaxed) || self.savepoint.load(Relaxed) != 0 {
             let _ = Python::attach(|py| preserving_exception(py, || self.end(py, false)));
         }
     }

@@ -1,7 +1,8 @@
 //! `Message`: a message of a topic.
 //!
-//! Its class is made by hand. The garbage collector tracks every class of PyO3, and would run after each 700 messages;
-//! and making an instance of such a class takes twice as long as everything else that is done for a small message.
+//! This module makes the class by the C interface. The garbage collector tracks instances of every class of PyO3, and
+//! would run after each 700 messages. An instance of such a class also takes twice as long to make as everything else
+//! for a small message.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
@@ -13,7 +14,7 @@ use std::mem::offset_of;
 use std::os::raw::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// Fields of an instance.
+/// The fields of an instance.
 #[repr(C)]
 struct Fields {
     base: ffi::PyObject,
@@ -21,19 +22,19 @@ struct Fields {
     value: *mut ffi::PyObject,
     /// The publisher: its `pid`, and a `number` that no other publisher of the topic has.
     publisher: *mut ffi::PyObject,
-    /// Position among the messages of the publisher, from 0 on.
+    /// The position among the messages of the publisher, from 0 on.
     seq: u64,
 }
 
 static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Returns the class.
+/// Returns the class `Message`, which the first call makes.
 pub(crate) fn class(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     let class = CLASS.get_or_try_init(py, || make_class(py))?;
     Ok(class.bind(py))
 }
 
-/// Makes an instance. `class` is what [`class`] returns.
+/// Makes an instance. `class` is the result of [`class`]. Raises MemoryError.
 #[inline]
 pub(crate) fn make<'py>(
     class: &Bound<'py, PyType>,
@@ -87,7 +88,7 @@ unsafe extern "C" fn reduce(
     _none: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     let text =
-        c"message %llu of a topic cannot be copied or pickled: hand on what you need of it, as in m.value";
+        c"message %llu of a topic cannot be copied or pickled: pass its contents on instead, such as m.value";
     // SAFETY: it is an instance, and the format asks for a u64.
     unsafe {
         let seq = (*object.cast::<Fields>()).seq;
@@ -95,6 +96,7 @@ unsafe extern "C" fn reduce(
     }
 }
 
+/// Makes the class.
 fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
     let member = |name: &'static CStr, doc: &'static CStr, type_code: c_int, offset: usize| {
         ffi::PyMemberDef {
@@ -121,7 +123,7 @@ fn make_class(py: Python<'_>) -> PyResult<Py<PyType>> {
         ),
         member(
             c"seq",
-            c"Position among the messages of its publisher, from 0 on.",
+            c"The position among the messages of its publisher, from 0 on.",
             ffi::Py_T_ULONGLONG,
             offset_of!(Fields, seq),
         ),

@@ -1,4 +1,4 @@
-//! `Publisher`: the publishing end of a topic.
+//! `Publisher`: the publication end of a topic.
 
 use crate::objects::error::ObjectError;
 use crate::objects::topic::{Publication, ROOM, RoomWait, TopicMembership};
@@ -18,17 +18,18 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::{Arc, Mutex};
 
-/// A publisher of values, or of bytes. The functions are those of [`Values`].
+/// A publisher of values, or of bytes. For the functions see [`Values`].
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Publisher {
     object: Py<SharedObject>,
     membership: Arc<TopicMembership>,
     /// None once it is closed.
-    publishing: Mutex<Option<Arc<Publication>>>,
+    publication: Mutex<Option<Arc<Publication>>>,
     values: Values,
 }
 
-/// A wait until all subscribers have attached to the publisher. While it lives, they are asked to wake this process.
+/// A wait until all subscribers have attached to the publisher. While this lives, they wake this process as they
+/// attach.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct AttachWait {
     object: Py<SharedObject>,
@@ -37,14 +38,14 @@ pub struct AttachWait {
 
 #[pymethods]
 impl AttachWait {
-    /// Returns True if all have attached. If not, the caller may sleep until the next check.
+    /// Returns True if all subscribers have attached. Otherwise the caller may sleep until the next check.
     fn is_over(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = self.object.get().membership(py)?;
         let attached = self.is_attached();
         attached.map_err(|error| object_error(py, membership, error))
     }
 
-    /// Waits in a thread: returns True, False after the timeout, None if waits were stopped.
+    /// Waits in a thread. Returns True; False after the timeout, None if waits were stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let object = self.object.get();
         object.wait_in(py, ROOM, timeout, |_| self.is_attached())
@@ -52,6 +53,7 @@ impl AttachWait {
 }
 
 impl AttachWait {
+    /// Returns true if all subscribers have attached.
     fn is_attached(&self) -> Result<bool, ObjectError> {
         let on_full = self.waiting.on_full();
         self.waiting.publication().is_attached_by_all(on_full)
@@ -59,38 +61,40 @@ impl AttachWait {
 }
 
 impl Publisher {
-    fn publishing(&self, py: Python<'_>) -> PyResult<Arc<Publication>> {
+    /// Returns the publication. Raises LocalProtocolError if the publisher is closed.
+    fn publication(&self, py: Python<'_>) -> PyResult<Arc<Publication>> {
         self.object.get().open(py)?;
-        let publishing = lock(&self.publishing).clone();
-        publishing.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
+        let publication = lock(&self.publication).clone();
+        publication.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
 
     /// Raises ValueError if there can never be room for a record, before any record of its batch is published.
     fn check_size(
         &self,
         py: Python<'_>,
-        publishing: &Publication,
+        publication: &Publication,
         record: &Record,
     ) -> PyResult<()> {
-        let checked = publishing.check_size(record.len());
+        let checked = publication.check_size(record.len());
         checked.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    fn or_wait(
+    /// Publishes records. Returns those that have to wait for room, and None if there are none.
+    fn publish_or_pend(
         &self,
         py: Python<'_>,
-        publishing: Arc<Publication>,
+        publication: Arc<Publication>,
         small: Scratch,
         records: Vec<Record>,
     ) -> PyResult<Option<PendingRecords>> {
         let object = self.object.clone_ref(py);
-        let records = PendingRecords::new(object, publishing, small, records);
+        let records = PendingRecords::new(object, publication, small, records);
         let is_done = records.advance(py, OnFull::Fail)?;
         Ok((!is_done).then_some(records))
     }
 }
 
-/// Adds a value to a batch.
+/// Adds a value to a batch. Encodes a value, and adds its record to a batch.
 fn add(
     py: Python<'_>,
     values: &Values,
@@ -126,8 +130,8 @@ impl Publisher {
         let membership = object.get().open_as::<TopicMembership>(py)?;
         let [high, low, memory] = limits;
         let limits = Limits { high, low, memory };
-        let publishing = py.detach(|| membership.publish(limits));
-        let publishing = publishing.map_err(|error| object_error(py, &membership, error))?;
+        let publication = py.detach(|| membership.publish(limits));
+        let publication = publication.map_err(|error| object_error(py, &membership, error))?;
         Ok(Publisher {
             object,
             values: Values {
@@ -140,59 +144,61 @@ impl Publisher {
                 decode_own: None,
             },
             membership,
-            publishing: Mutex::new(Some(publishing)),
+            publication: Mutex::new(Some(publication)),
         })
     }
 
-    /// Publishes a value. Returns it encoded if it has to wait for room.
+    /// Publishes a value. Returns the encoded value if it has to wait for room, and None otherwise.
     fn publish_now(
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<Option<PendingRecords>> {
-        let publishing = self.publishing(py)?;
+        let publication = self.publication(py)?;
         let mut small = OutgoingBody::new();
         if let Some(large) = self.values.write(py, value, &mut small, None)? {
             let record = Record::Large(large);
-            self.check_size(py, &publishing, &record)?;
-            return self.or_wait(py, publishing, small.bytes, vec![record]);
+            self.check_size(py, &publication, &record)?;
+            return self.publish_or_pend(py, publication, small.bytes, vec![record]);
         }
         let (head, payload) = item_at(&small.bytes, 0).expect("it was written");
         let form = (head.0 >> 40) as u8;
         let record = std::iter::once((form, payload, false));
-        let published = publishing.publish(record, OnFull::Fail);
+        let published = publication.publish(record, OnFull::Fail);
         let published = published.map_err(|error| object_error(py, &self.membership, error))?;
         if published.refused.is_none() {
             return Ok(None);
         }
         let record = Record::Small(form, 8, payload.len());
-        self.or_wait(py, publishing, small.bytes, vec![record])
+        self.publish_or_pend(py, publication, small.bytes, vec![record])
     }
 
-    /// Publishes values one after the other. Returns those that have to wait for room, encoded.
+    /// Publishes values one after the other. Returns the encoded values that have to wait for room, and None if there
+    /// are none.
     fn publish_many_now(
         &self,
         py: Python<'_>,
         values: &Bound<'_, PyAny>,
     ) -> PyResult<Option<PendingRecords>> {
-        let publishing = self.publishing(py)?;
+        let publication = self.publication(py)?;
         let list = values.cast_exact::<PyList>();
         let mut records = Vec::with_capacity(list.as_ref().map_or(0, |list| list.len()));
         let mut small = OutgoingBody::new();
         let mut add = |value: Bound<'_, PyAny>| {
             add(py, &self.values, &value, &mut small, &mut records)?;
             let added = records.last().expect("it was added");
-            self.check_size(py, &publishing, added)
+            self.check_size(py, &publication, added)
         };
         match list {
             Ok(list) => list.iter().try_for_each(&mut add)?,
             Err(_) => values.try_iter()?.try_for_each(|value| add(value?))?,
         }
-        self.or_wait(py, publishing, small.bytes, records)
+        self.publish_or_pend(py, publication, small.bytes, records)
     }
 
-    /// Returns a record of `size` bytes to be filled in place. With `body`, that is the body of a value with this one
-    /// buffer. Returns None for a small record, which is copied. Raises ValueError if there can be no room for it.
+    /// Returns a record of `size` bytes that the program fills in place: raw bytes, or with `body` the only buffer of
+    /// the value with this body. Returns None for a small record, which is copied. Raises ValueError if there can never
+    /// be room for the record.
     #[pyo3(signature = (size, body, /))]
     fn reserve(
         &self,
@@ -200,54 +206,55 @@ impl Publisher {
         size: u64,
         body: Option<&[u8]>,
     ) -> PyResult<Option<PendingRecords>> {
-        let publishing = self.publishing(py)?;
+        let publication = self.publication(py)?;
         let large = LargeItem::to_fill(size, body)?;
-        if !publishing.is_large(large.payload().1) {
+        if !publication.is_large(large.payload().1) {
             return Ok(None);
         }
         let (object, record) = (self.object.clone_ref(py), Record::Large(large));
-        self.check_size(py, &publishing, &record)?;
-        let records = PendingRecords::new(object, publishing, Scratch::new(), vec![record]);
+        self.check_size(py, &publication, &record)?;
+        let records = PendingRecords::new(object, publication, Scratch::new(), vec![record]);
         Ok(Some(records))
     }
 
-    /// Returns True if all subscribers read what is published from now on.
+    /// Returns True if all subscribers have attached, so that they read what is published from now on.
     fn is_attached(&self, py: Python<'_>) -> PyResult<bool> {
-        let attached = self.publishing(py)?.is_attached_by_all(OnFull::Fail);
+        let attached = self.publication(py)?.is_attached_by_all(OnFull::Fail);
         attached.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Returns a wait for that.
+    /// Returns a wait until all subscribers have attached.
     fn attaching(&self, py: Python<'_>) -> PyResult<AttachWait> {
         Ok(AttachWait {
             object: self.object.clone_ref(py),
-            waiting: self.publishing(py)?.wait(),
+            waiting: self.publication(py)?.wait(),
         })
     }
 
-    /// Closes the publisher. Idempotent. With `waits`, the last handle of this process waits for a while until all
-    /// subscribers have attached; without, the caller has waited.
+    /// Closes the publisher. With `waits`, the last handle of this process waits for a while until all subscribers have
+    /// attached; without, the caller has done so. Idempotent.
     #[pyo3(signature = (waits = true))]
     fn close(&self, py: Python<'_>, waits: bool) {
-        let publishing = lock(&self.publishing).take();
-        if let Some(publishing) = publishing.as_ref().filter(|_| !waits) {
-            publishing.note_waited();
+        let publication = lock(&self.publication).take();
+        if let Some(publication) = publication.as_ref().filter(|_| !waits) {
+            publication.note_waited();
         }
-        py.detach(|| drop(publishing));
+        py.detach(|| drop(publication));
     }
 
-    /// Returns the number of messages that this process has published, the bytes of large messages that are held, and
-    /// the bytes of memory that these take.
+    /// Returns the number of messages that this process has published, the bytes of large messages in use, and the
+    /// bytes of memory that are allocated for them.
     fn stats(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
-        let stats = self.publishing(py)?.stats();
+        let stats = self.publication(py)?.stats();
         stats.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Returns a dictionary for each subscriber: its process; the number of messages that it is behind, or None if it
-    /// reads nothing of this publisher; the number of messages that it has missed; bytes of large messages that it
-    /// reads in place; its policy, "block", "keep_last" or "disconnect", and the number of that.
+    /// Returns a dictionary for each subscriber: "pid"; "lag", the number of unread messages, None if the subscriber
+    /// reads nothing of this publisher; "lost", the number of missed messages; "kept", the bytes of large messages that
+    /// it reads in place; "policy", which is "block", "keep_last" or "disconnect"; and "number", the argument of the
+    /// policy.
     fn subscribers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let seen = self.publishing(py)?.subscribers();
+        let seen = self.publication(py)?.subscribers();
         let seen = seen.map_err(|error| object_error(py, &self.membership, error))?;
         subscriber_dicts(py, seen)
     }
@@ -255,10 +262,10 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        let publishing = lock(&self.publishing).take();
+        let publication = lock(&self.publication).take();
         // This may wait for subscribers.
-        if publishing.is_some() {
-            Python::attach(|py| py.detach(|| drop(publishing)));
+        if publication.is_some() {
+            Python::attach(|py| py.detach(|| drop(publication)));
         }
     }
 }

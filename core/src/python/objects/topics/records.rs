@@ -1,4 +1,4 @@
-//! `PendingRecords`: values on their way into a topic.
+//! `PendingRecords`: encoded values that wait for room in a topic.
 
 use crate::objects::error::ObjectError;
 use crate::objects::topic::{Publication, ROOM, RoomWait};
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Smallest number of bytes that are copied without the GIL.
+/// The smallest number of bytes that are copied without the GIL.
 const LONG: usize = 64 << 10;
 
 /// A value to be published.
@@ -26,7 +26,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// Returns the bytes of its payload.
+    /// Returns the number of bytes of the payload.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Record::Small(_, _, len) => *len as u64,
@@ -35,40 +35,40 @@ impl Record {
     }
 }
 
-/// Progress of a batch.
+/// The progress of a batch.
 struct Progress {
-    /// Number of its records that are published.
+    /// The number of published records.
     done: usize,
-    /// The block of the next record, which is filled or has to be.
+    /// The block of the next record, if there is one.
     filled: Option<Block>,
-    /// Whom the next one waits for.
+    /// The subscriber for which the next record waits.
     slowest: Option<NoRoom>,
 }
 
-/// Values that wait for room, or those of them that were not published at once; or a record that the program fills in
-/// place, by the buffer protocol, between `reserve` and `publish`.
+/// Encoded values that wait for room, or a record that the program fills in place by the buffer protocol, between
+/// `reserve_...` and `publish_...`.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct PendingRecords {
     object: Py<SharedObject>,
-    publishing: Arc<Publication>,
-    /// The small records, one behind the other, each with its head.
+    publication: Arc<Publication>,
+    /// The small records one after the other, each with its head.
     small: Scratch,
     records: Vec<Record>,
     progress: Mutex<Progress>,
-    /// Set once they wait.
+    /// The wait for room, once it has begun.
     waiting: OnceLock<RoomWait>,
 }
 
 impl PendingRecords {
     pub(crate) fn new(
         object: Py<SharedObject>,
-        publishing: Arc<Publication>,
+        publication: Arc<Publication>,
         small: Scratch,
         records: Vec<Record>,
     ) -> Self {
         PendingRecords {
             object,
-            publishing,
+            publication,
             small,
             records,
             progress: Mutex::new(Progress {
@@ -80,16 +80,18 @@ impl PendingRecords {
         }
     }
 
-    fn waits(&self) -> OnFull {
-        let waiting = self.waiting.get_or_init(|| self.publishing.wait());
+    /// Begins the wait for room, and returns the argument `on_full` for attempts within this wait.
+    fn begin_wait(&self) -> OnFull {
+        let waiting = self.waiting.get_or_init(|| self.publication.wait());
         waiting.on_full()
     }
 
+    /// Returns a result, or raises the exception for its error.
     fn map_error<T>(&self, py: Python<'_>, result: Result<T, ObjectError>) -> PyResult<T> {
-        result.map_err(|error| object_error(py, self.publishing.membership(), error))
+        result.map_err(|error| object_error(py, self.publication.membership(), error))
     }
 
-    /// Publishes further records. Returns true if all are published.
+    /// Publishes further records, without the GIL if that takes long. Returns true if all are published.
     pub(crate) fn advance(&self, py: Python<'_>, on_full: OnFull) -> PyResult<bool> {
         let is_long = self.small.len() >= LONG
             || (self.records.iter()).any(|record| matches!(record, Record::Large(_)));
@@ -100,6 +102,7 @@ impl PendingRecords {
         self.map_error(py, done)
     }
 
+    /// Publishes further records. Returns true if all are published.
     fn publish(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         while progress.done < self.records.len() {
@@ -115,7 +118,7 @@ impl PendingRecords {
         Ok(true)
     }
 
-    /// Publishes the small records that follow.
+    /// Publishes the next records up to a large one. Returns the subscriber that leaves no room, if any.
     fn publish_small(
         &self,
         progress: &mut Progress,
@@ -126,11 +129,12 @@ impl PendingRecords {
             Record::Small(form, at, len) => Some((form, &self.small[at..at + len], false)),
             Record::Large(_) => None,
         });
-        let published = self.publishing.publish(small, on_full)?;
+        let published = self.publication.publish(small, on_full)?;
         progress.done += published.count;
         Ok(published.refused)
     }
 
+    /// Publishes a large record, which is the next. Returns the subscriber that leaves no room, if any.
     fn publish_large(
         &self,
         large: &LargeItem,
@@ -139,12 +143,12 @@ impl PendingRecords {
     ) -> Result<Option<NoRoom>, ObjectError> {
         let (form, len) = large.payload();
         let form = form as u8;
-        if !self.publishing.is_large(len) {
+        if !self.publication.is_large(len) {
             let mut payload = vec![0; len as usize];
             // SAFETY: the vector is as long as the payload.
             unsafe { large.write_payload(payload.as_mut_ptr()) };
             let record = std::iter::once((form, &payload[..], true));
-            let published = self.publishing.publish(record, on_full)?;
+            let published = self.publication.publish(record, on_full)?;
             progress.done += published.count;
             return Ok(published.refused);
         }
@@ -152,7 +156,7 @@ impl PendingRecords {
             return Ok(Some(slowest));
         }
         let filled = &mut progress.filled;
-        match self.publishing.publish_block(form, filled, len, on_full)? {
+        match self.publication.publish_block(form, filled, len, on_full)? {
             Ok(()) => {
                 progress.done += 1;
                 Ok(None)
@@ -161,8 +165,8 @@ impl PendingRecords {
         }
     }
 
-    /// Provides a block with the next record, except for a buffer that the program fills. Returns the subscriber that
-    /// keeps the memory, if there is none.
+    /// Reserves a block for the next record, and writes the record, except a buffer that the program fills. Returns the
+    /// subscriber that keeps the memory, if there is no block.
     fn fill(
         &self,
         large: &LargeItem,
@@ -173,11 +177,11 @@ impl PendingRecords {
             return Ok(None);
         }
         let (_, len) = large.payload();
-        let block = match self.publishing.reserve(len, on_full)? {
+        let block = match self.publication.reserve(len, on_full)? {
             Ok(block) => block,
             Err(slowest) => return Ok(Some(slowest)),
         };
-        let (_log, to) = self.publishing.address(&block);
+        let (_log, to) = self.publication.address(&block);
         // SAFETY: the block is as long, stays mapped as long as its log, and belongs to this record until it is
         // published.
         unsafe { large.write_payload(to) };
@@ -185,7 +189,7 @@ impl PendingRecords {
         Ok(None)
     }
 
-    /// Does what `fill` does, for the only record, which the program fills. Returns true if there is a block.
+    /// Reserves the block of the only record, which the program fills. Returns true if there is a block.
     fn reserve_with(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         if let (0, [Record::Large(large)]) = (progress.done, &self.records[..]) {
@@ -194,13 +198,14 @@ impl PendingRecords {
         Ok(progress.filled.is_some())
     }
 
-    /// Returns the address and the length of the bytes that the program fills. They stay mapped while this lives.
+    /// Returns the address and the length of the bytes that the program fills, which stay mapped while this lives; None
+    /// if there are none.
     fn to_fill(&self) -> Option<(usize, usize)> {
         let progress = lock(&self.progress);
         let [Record::Large(large)] = &self.records[..] else {
             return None;
         };
-        let (_log, begin) = self.publishing.address(progress.filled.as_ref()?);
+        let (_log, begin) = self.publication.address(progress.filled.as_ref()?);
         let (at, len) = large.buffer_to_fill();
         Some((begin.addr() + at as usize, len as usize))
     }
@@ -222,7 +227,7 @@ unsafe impl Export for PendingRecords {
 
 #[pymethods]
 impl PendingRecords {
-    /// Reserves the memory to be filled. Returns False if there is none now.
+    /// Reserves the memory that the program fills. Returns False if there is none now.
     fn reserve_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         let reserved = py.detach(|| self.reserve_with(OnFull::Fail));
@@ -232,63 +237,65 @@ impl PendingRecords {
     /// Does what `reserve_now` does, for a caller that is about to sleep until there is memory.
     fn reserve_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
-        let reserved = py.detach(|| self.reserve_with(self.waits()));
+        let reserved = py.detach(|| self.reserve_with(self.begin_wait()));
         self.map_error(py, reserved)
     }
 
-    /// Waits for the memory in a thread: returns True, False after the timeout, None if waits were stopped.
+    /// Waits for the memory in a thread. Returns True; False after the timeout, None if waits were stopped.
     fn wait_reserved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let reserve = |_| self.reserve_with(self.waits());
+        let reserve = |_| self.reserve_with(self.begin_wait());
         self.object.get().wait_in(py, ROOM, timeout, reserve)
     }
 
-    /// Publishes further records. Returns False if there is no room for the others.
+    /// Publishes further records. Returns False if there is no room for the rest.
     fn publish_now(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         self.advance(py, OnFull::Fail)
     }
 
-    /// Does what `publish_now` does, for a caller that is about to sleep until there is room: it is woken when the
-    /// slowest subscriber has read down to the low watermark.
+    /// Does what `publish_now` does, for a caller that is about to sleep until there is room. The slowest subscriber
+    /// wakes it at the low watermark.
     fn publish_or_sleep(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
-        self.advance(py, self.waits())
+        self.advance(py, self.begin_wait())
     }
 
-    /// Waits in a thread until all are published: returns True, False after the timeout, None if waits were stopped.
+    /// Waits in a thread until all records are published. Returns True; False after the timeout, None if waits were
+    /// stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
-        let publish = |_| self.publish(self.waits());
+        let publish = |_| self.publish(self.begin_wait());
         self.object.get().wait_in(py, ROOM, timeout, publish)
     }
 
-    /// Frees the memory of a record that is not published. Does nothing for a published one. Idempotent.
+    /// Frees the memory of a reserved record, unless it is published. Idempotent.
     fn give_up(&self) {
         let filled = lock(&self.progress).filled.take();
         if let Some(block) = filled
-            && self.publishing.membership().is_here()
+            && self.publication.membership().is_here()
         {
-            self.publishing.free_block(block);
+            self.publication.free_block(block);
         }
     }
 
-    /// Number of published records.
+    /// The number of published records.
     #[getter]
     fn done(&self) -> usize {
         lock(&self.progress).done
     }
 
+    /// The number of records.
     #[getter]
     fn count(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns the subscriber that the next record waits for: its process, 0 if there is none; the number of messages
-    /// that it is behind; and the resource that is short: "records", "memory" or "filling".
+    /// Returns the subscriber for which the next record waits: its process id, 0 if there is none; the number of its
+    /// unread messages; and the missing resource: "records", "memory" or "filling".
     fn slowest(&self) -> (i32, u64, &'static str) {
         let Some(slowest) = lock(&self.progress).slowest else {
             return (0, 0, "records");
         };
-        let membership = self.publishing.membership();
+        let membership = self.publication.membership();
         let pid = slowest
             .owner
             .map_or(0, |owner| membership.process_of(owner));
@@ -300,10 +307,10 @@ impl PendingRecords {
         (pid, slowest.lag, cause)
     }
 
-    /// Returns true if the next record waits for a subscriber that this thread alone has read.
+    /// Returns True if the next record waits for a subscriber from which this thread was the last to read.
     fn waits_for_this_thread(&self) -> bool {
         let slowest = lock(&self.progress).slowest;
-        slowest.is_some_and(|slowest| self.publishing.is_read_by_this_thread(&slowest))
+        slowest.is_some_and(|slowest| self.publication.is_read_by_this_thread(&slowest))
     }
 
     unsafe fn __getbuffer__(

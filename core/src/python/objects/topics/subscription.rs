@@ -1,4 +1,4 @@
-//! `Subscription`: the reading end of a topic.
+//! `Subscription`: the receiving end of a topic.
 
 use crate::memory::bytes;
 use crate::objects::error::ObjectError;
@@ -28,58 +28,59 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A subscription to values, or to bytes. The functions are those of [`Values`]; `publisher` takes a process and a
+/// A subscription to values, or to bytes. For the functions see [`Values`]; `publisher` takes a process id and a
 /// number, and returns the publisher of a message.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct Subscription {
     object: Py<SharedObject>,
     membership: Arc<TopicMembership>,
-    /// None once it is closed.
+    /// None once the subscription is closed.
     subscription: Mutex<Option<Arc<topic::Subscription>>>,
     values: Values,
     publisher: Py<PyAny>,
-    /// Publishers of messages that were read.
+    /// Publishers of read messages, the last one first.
     publishers: Mutex<Vec<(PublisherId, Py<PyAny>)>>,
-    /// Batches that were taken and not read, in the order in which they are read. The last one may be empty: its memory
-    /// is reused for the next.
+    /// Batches of unread messages, in their order. The last batch may be empty, and its memory is reused.
     unread: Mutex<VecDeque<Batch>>,
-    /// Messages that were read before those, and reached no caller: see `put_back`.
+    /// Messages that were read before these batches, and reached no caller: see `put_back`.
     returned: Mutex<VecDeque<Py<PyAny>>>,
     has_returned: AtomicBool,
-    /// True if the end of a publisher is raised.
+    /// True if the end of a publisher raises PublisherGone.
     raises_ends: bool,
     /// Publishers that have cut off this subscriber, and their reasons.
     cut_off: Mutex<Vec<(EndedPublisher, CutReason)>>,
-    /// The bell of an event loop that uses this, if one does.
-    bell: OnceLock<LoopWaiter>,
+    /// The slot of an event loop that uses this subscription, once it has one.
+    waiter: OnceLock<LoopWaiter>,
 }
 
-/// Messages that were taken from a log.
+/// Messages that were received from a log.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     messages: Vec<topic::Message>,
     /// The block of the first message, if a signal handler interrupted its reading in place.
     interrupted: Option<Arc<MessageInPlace>>,
-    /// The error of the message before them, if no call has raised it.
+    /// The error of the message before these, which the next call raises.
     failed: Option<Box<PyErr>>,
 }
 
 impl Batch {
+    /// Returns true if there is no message to read and no error to raise.
     fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.failed.is_none()
     }
 }
 
-/// Most messages for which room is made before any is read.
-const USUAL: usize = 256;
-/// Largest capacity, in bytes, that is kept for the next batch.
-const KEPT: usize = 256 << 10;
+/// The maximum number of messages for which memory is allocated before any is read.
+const MAX_RESERVED: usize = 256;
+/// The largest capacity, in bytes, that is kept for the next batch.
+const MAX_KEPT: usize = 256 << 10;
 
-/// Result of taking messages.
+/// The outcome of receiving messages.
 enum TakeOutcome {
+    /// Messages are in the batch.
     Messages,
-    /// No message is there.
+    /// There is no message.
     Nothing,
     /// A publisher is no longer read: the class of the exception, the publisher and the reason.
     Ended(&'static str, EndedPublisher, String),
@@ -97,7 +98,7 @@ struct MessageInPlace {
     subscription: Arc<topic::Subscription>,
     pin: Mutex<Box<Pin>>,
     /// The pin belongs to a member, so this process leaves the topic when the last message in place is dropped.
-    _name: Option<Arc<Handle>>,
+    _handle: Option<Arc<Handle>>,
 }
 
 impl Drop for MessageInPlace {
@@ -107,12 +108,14 @@ impl Drop for MessageInPlace {
 }
 
 impl Subscription {
+    /// Returns the subscription. Raises LocalProtocolError if it is closed.
     fn subscription(&self, py: Python<'_>) -> PyResult<Arc<topic::Subscription>> {
         self.object.get().open(py)?;
         let subscription = lock(&self.subscription).clone();
         subscription.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
 
+    /// Receives up to `max_messages` messages into a batch.
     fn take(
         &self,
         subscription: &topic::Subscription,
@@ -152,7 +155,8 @@ impl Subscription {
         })
     }
 
-    /// Returns the end of the only publisher, if that has cut off this subscriber: a wait would never end.
+    /// Returns the end of the last publisher that is left, if it has cut off this subscriber, so that a wait would
+    /// never end.
     fn cut_off_by_all(
         &self,
         subscription: &topic::Subscription,
@@ -165,8 +169,9 @@ impl Subscription {
         Ok(None)
     }
 
+    /// Returns the exception for the end of a publisher.
     #[cold]
-    fn ended(
+    fn end_error(
         &self,
         py: Python<'_>,
         (class, EndedPublisher { source, pid }, why): (&str, EndedPublisher, String),
@@ -185,7 +190,7 @@ impl Subscription {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Passes up to `max_messages` messages that are there to `accept`, and returns how many. Raises the end of a
+    /// Passes up to `max_messages` messages to `accept`, without a wait, and returns their number. Raises the end of a
     /// publisher once.
     fn get_some<'py>(
         &self,
@@ -217,19 +222,20 @@ impl Subscription {
                 TakeOutcome::Messages => {}
                 TakeOutcome::Nothing => {
                     self.keep(batch);
-                    if let Some(bell) = self.bell.get() {
-                        bell.arm(py, || subscription.may_receive())?;
+                    if let Some(waiter) = self.waiter.get() {
+                        waiter.arm(py, || subscription.may_receive())?;
                     }
                     return Ok(0);
                 }
                 TakeOutcome::Ended(class, who, why) => {
-                    return Err(self.ended(py, (class, who, why)));
+                    return Err(self.end_error(py, (class, who, why)));
                 }
             }
         }
         self.read_all(py, &subscription, batch, max_messages, accept)
     }
 
+    /// Removes and returns up to `max_messages` messages that were put back.
     #[cold]
     fn take_returned(&self, max_messages: usize) -> Vec<Py<PyAny>> {
         let mut returned = lock(&self.returned);
@@ -239,13 +245,13 @@ impl Subscription {
         taken
     }
 
-    /// Keeps the unread messages of a batch before all that is unread, or else its memory for the next batch.
+    /// Puts a batch with unread messages before all others. Keeps the memory of any other batch for the next one.
     fn keep(&self, mut batch: Batch) {
         let mut unread = lock(&self.unread);
         if !batch.is_empty() {
             unread.push_front(batch);
         } else if unread.is_empty() {
-            if batch.bytes.capacity() > KEPT {
+            if batch.bytes.capacity() > MAX_KEPT {
                 batch.bytes = Vec::new();
             }
             batch.bytes.clear();
@@ -253,7 +259,9 @@ impl Subscription {
         }
     }
 
-    /// Reads up to `max_messages` messages, and keeps all others, including those behind a message that cannot be read.
+    /// Passes up to `max_messages` messages of a batch to `accept`, and keeps the rest, also behind a message that
+    /// cannot be read. Returns the number of messages. Raises the error of the first message; the next call raises the
+    /// error of any other.
     fn read_all<'py>(
         &self,
         py: Python<'py>,
@@ -306,6 +314,8 @@ impl Subscription {
         failed.map_or(Ok(read), Err)
     }
 
+    /// Returns a message as a Python object. `last` caches the publisher, and `held` keeps the block that is read in
+    /// place.
     #[inline]
     fn read<'py>(
         &self,
@@ -333,22 +343,23 @@ impl Subscription {
             *held = Some(Arc::new(MessageInPlace {
                 subscription: subscription.clone(),
                 pin: Mutex::new(pin),
-                _name: self.object.get().handle(),
+                _handle: self.object.get().handle(),
             }));
         }
         // Either may be read again: the bytes stay where they are, and the caller keeps the block.
         let value = match (&*held, &message.payload) {
             (Some(held), _) => self.read_in_place(py, form, held, seq)?,
             (None, &Payload::Copied(at, len)) => {
-                self.copied(py, form, &bytes[at..at + len], seq)?
+                self.read_copied(py, form, &bytes[at..at + len], seq)?
             }
-            (None, Payload::Pinned(_)) => return Err(self.unreadable(py, seq)),
+            (None, Payload::Pinned(_)) => return Err(self.unreadable_error(py, seq)),
         };
         message::make(class, value, publisher, seq)
     }
 
+    /// Returns the value of a payload that was copied. Raises DecodeError.
     #[inline]
-    fn copied<'py>(
+    fn read_copied<'py>(
         &self,
         py: Python<'py>,
         form: Option<Form>,
@@ -356,9 +367,10 @@ impl Subscription {
         seq: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let value = self.values.read_copied(py, form, payload, Some(seq))?;
-        value.ok_or_else(|| self.unreadable(py, seq))
+        value.ok_or_else(|| self.unreadable_error(py, seq))
     }
 
+    /// Returns the value of a block, whose large buffers refer to the block. Raises DecodeError.
     fn read_in_place<'py>(
         &self,
         py: Python<'py>,
@@ -389,7 +401,7 @@ impl Subscription {
                         bytes::copy(to.as_mut_ptr(), from, to.len());
                     }
                 });
-                let parts = parts.ok_or_else(|| self.unreadable(py, seq))?;
+                let parts = parts.ok_or_else(|| self.unreadable_error(py, seq))?;
                 let views = parts.buffers.iter().map(|&(at, len)| {
                     let bytes = (from + at as usize, len as usize);
                     Bound::new(
@@ -402,12 +414,13 @@ impl Subscription {
                 let views = PyTuple::new(py, views)?;
                 self.values.read_parcel(py, body, views, Some(seq), false)
             }
-            None => Err(self.unreadable(py, seq)),
+            None => Err(self.unreadable_error(py, seq)),
         }
     }
 
+    /// Returns the DecodeError for a message that its publisher has corrupted.
     #[cold]
-    fn unreadable(&self, py: Python<'_>, seq: u64) -> PyErr {
+    fn unreadable_error(&self, py: Python<'_>, seq: u64) -> PyErr {
         let text = format!(
             "topic '{}': message {seq} cannot be read: its publisher has written what it must not",
             self.membership.name()
@@ -419,6 +432,7 @@ impl Subscription {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
+    /// Returns the publisher of a message as a Python object.
     fn publisher_of(
         &self,
         py: Python<'_>,
@@ -441,13 +455,12 @@ impl Subscription {
     }
 }
 
-/// Returns the end of a publisher that has cut off this subscriber.
+/// Returns the outcome for a publisher that has cut off this subscriber.
 fn cut_off(ended: EndedPublisher, why: CutReason) -> TakeOutcome {
     let why = match why {
         CutReason::Lag => {
-            "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again, and read \
-             faster, or with a larger Disconnect(n), up to the publisher's high_watermark, or with KeepLast(n), \
-             which skips messages instead"
+            "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again with a larger \
+             Disconnect(n), or with KeepLast(n)"
         }
         CutReason::Corruption => {
             "has cut this subscriber off: a member has written where it must not"
@@ -467,8 +480,9 @@ impl MessageInPlace {
 
 #[pymethods]
 impl Subscription {
-    /// Subscribes. `how` is the policy, 1 for block, 2 for keep_last, 3 for disconnect, and its number; the number of
-    /// last messages to begin with, or None for the oldest one; and True if the end of a publisher is raised.
+    /// Subscribes. `how` is the policy, 1 for block, 2 for keep_last, 3 for disconnect, and its argument; the number of
+    /// last messages to begin with, None for all that are kept; and True if the end of a publisher raises
+    /// PublisherGone.
     #[new]
     fn new(
         py: Python<'_>,
@@ -506,29 +520,29 @@ impl Subscription {
             has_returned: AtomicBool::new(false),
             raises_ends,
             cut_off: Mutex::default(),
-            bell: OnceLock::new(),
+            waiter: OnceLock::new(),
         })
     }
 
-    /// Returns the next message; None if there is none.
+    /// Returns the next message, without a wait; None if there is none.
     fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut found = None;
         self.get_some(py, 1, |message| found = Some(message))?;
         Ok(found)
     }
 
-    /// Appends up to `max_messages` messages that are there to `got`, and returns true if there were any. Where a
-    /// signal handler raises as soon as this call is back in Python, the caller has the messages, and returns them by
-    /// `put_back`.
+    /// Appends up to `max_messages` messages to `got`, without a wait. Returns True if there were any. So the caller
+    /// has the messages, and can return them by `put_back`, even if a signal handler raises as soon as this call
+    /// returns.
     fn take_into(&self, got: &Bound<'_, PyList>, max_messages: usize) -> PyResult<bool> {
-        let mut found = Vec::with_capacity(max_messages.min(USUAL));
+        let mut found = Vec::with_capacity(max_messages.min(MAX_RESERVED));
         let taken = self.get_some(got.py(), max_messages, |message| found.push(message))?;
         found.iter().try_for_each(|message| got.append(message))?;
         Ok(taken > 0)
     }
 
-    /// Does what `take_into` does, and waits in a thread for at least one message, unless other takers were quicker.
-    /// Returns False after the timeout, None if waits were stopped.
+    /// Does what `take_into` does, and waits in a thread for a message. Returns True; False if other receivers were
+    /// faster or after the timeout, None if waits were stopped.
     fn wait_into(
         &self,
         got: &Bound<'_, PyList>,
@@ -551,9 +565,9 @@ impl Subscription {
             }
             found = self.take(&subscription, max_messages, &mut batch)?;
             if matches!(found, TakeOutcome::Nothing)
-                && let Some(vain) = self.cut_off_by_all(&subscription)?
+                && let Some(ended) = self.cut_off_by_all(&subscription)?
             {
-                found = vain;
+                found = ended;
             }
             Ok(!matches!(found, TakeOutcome::Nothing))
         })?;
@@ -570,11 +584,11 @@ impl Subscription {
                 read.iter().try_for_each(|message| got.append(message))?;
                 Ok(Some(true))
             }
-            TakeOutcome::Ended(class, who, why) => Err(self.ended(py, (class, who, why))),
+            TakeOutcome::Ended(class, who, why) => Err(self.end_error(py, (class, who, why))),
         }
     }
 
-    /// Puts back messages that were taken and reached no caller: they are read next.
+    /// Puts back messages that were taken and reached no caller. They are returned first.
     fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
         {
             let mut returned = lock(&self.returned);
@@ -588,17 +602,18 @@ impl Subscription {
         }
     }
 
-    /// Raises SlowConsumer again if the only publisher has cut off this subscriber: a wait would never end.
+    /// Raises SlowConsumer again if the last publisher that is left has cut off this subscriber: a wait would never
+    /// end.
     fn may_wait(&self, py: Python<'_>) -> PyResult<()> {
-        let vain = self.cut_off_by_all(&*self.subscription(py)?);
-        match vain.map_err(|error| object_error(py, &self.membership, error))? {
-            Some(TakeOutcome::Ended(class, who, why)) => Err(self.ended(py, (class, who, why))),
+        let ended = self.cut_off_by_all(&*self.subscription(py)?);
+        match ended.map_err(|error| object_error(py, &self.membership, error))? {
+            Some(TakeOutcome::Ended(class, who, why)) => Err(self.end_error(py, (class, who, why))),
             _ => Ok(()),
         }
     }
 
-    /// Returns True if there may be something to read, or an end to raise. A hint, which is right after the
-    /// announcement of a sleep.
+    /// Returns True if there may be a message, or an end to raise: a hint that is right after the announcement of a
+    /// sleep.
     fn may_receive(&self, py: Python<'_>) -> PyResult<bool> {
         let is_left = lock(&self.unread)
             .front()
@@ -607,18 +622,18 @@ impl Subscription {
         Ok(is_left || self.subscription(py)?.may_receive())
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns True if there may be something to read.
+    /// Spins for a moment before an event loop sleeps. Returns True if there may be a message.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let subscription = self.subscription(py)?;
         self.object.get().glance(py, || subscription.may_receive())
     }
 
-    /// Returns a descriptor that is readable when there may be something to read, until nothing was found. `is_left`:
-    /// there is something anyhow.
+    /// Returns a descriptor that is readable from the time when there may be a message until a call finds none. With
+    /// `is_left`, the descriptor is readable at once.
     fn fileno(&self, py: Python<'_>, is_left: bool) -> PyResult<i32> {
         let subscription = self.subscription(py)?;
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell.fileno());
+        if let Some(waiter) = self.waiter.get() {
+            return Ok(waiter.fileno());
         }
         let (membership, set) = (&self.membership, ITEMS);
         let sleeper = py.detach(|| {
@@ -629,20 +644,20 @@ impl Subscription {
         let sleeper = LoopWaiter::new(sleeper, set, membership.clone());
         sleeper.draw_ticket(py)?;
         // Another thread may have been quicker.
-        let bell = self.bell.get_or_init(|| sleeper);
+        let waiter = self.waiter.get_or_init(|| sleeper);
         let is_ready = is_left || self.may_receive(py)?;
-        bell.arm(py, || is_ready || subscription.may_receive())?;
-        Ok(bell.fileno())
+        waiter.arm(py, || is_ready || subscription.may_receive())?;
+        Ok(waiter.fileno())
     }
 
-    /// Number of missed messages.
+    /// The number of missed messages.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<u64> {
         let lost = self.subscription(py)?.lost();
         lost.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Returns the processes of the publishers that are read.
+    /// Returns the process ids of the publishers that are read.
     fn publishers(&self, py: Python<'_>) -> PyResult<Vec<i32>> {
         let subscription = self.subscription(py)?;
         let sources = subscription.sources();
@@ -653,12 +668,12 @@ impl Subscription {
         Ok(pids.collect())
     }
 
-    /// Closes the subscription. Messages in place may still be read. Idempotent.
+    /// Closes the subscription. Messages in place stay readable. Idempotent.
     fn close(&self, py: Python<'_>) {
         let subscription = lock(&self.subscription).take();
         let unread = std::mem::take(&mut *lock(&self.unread));
-        if let Some(bell) = self.bell.get() {
-            bell.close();
+        if let Some(waiter) = self.waiter.get() {
+            waiter.close();
         }
         py.detach(|| {
             drop(unread);

@@ -1338,7 +1338,7 @@ class StoreRef:
         """Return the process that changes the store at this moment; 0 if there is none."""
 
     def owner(self) -> int:
-        """Return the id of the only process that may change the store; 0 without one, -1 if it is in another container."""
+        """Return the id of the process that alone may change the store; 0: none, -1: in another container."""
 
     def may_write(self) -> bool:
         """Return True if this process may change the store."""

@@ -62,7 +62,7 @@ LONGEST = (
     "test_hostile_members",
     "test_serve",
     "test_docs",
-    "test_hosts_apart",
+    "test_host_partitions",
     "test_death_points",
     "test_example_app",
     "test_benchmark_rivals",

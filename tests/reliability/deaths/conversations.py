@@ -1,4 +1,4 @@
-"""What two sides say to each other while one of them dies: a service, and conversations with it of each kind."""
+"""A service and conversations of all kinds with it, during which one of the two sides dies."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from tests.helpers.array_service import Bytes, numbered, sum_of
 NAME: Final = "tested.dying"
 service = shmrpc.Service(NAME)
 
-#: Bytes that either side may lend. Bytes of an array: lent. Characters of a text: more than can be lent, so it goes
-#: through the ring, in pieces.
+#: Bytes that either side may lend. Bytes of an array, which is lent. Characters of a text, which exceeds the loans, so
+#: that it travels through the ring in pieces.
 MEMORY: Final = 1 << 20
 ARRAY: Final = 100_000
 TEXT: Final = 1_100_000
 _SUM: Final = sum_of(numbered(1, ARRAY))
-#: Seconds of a call that is under way until somebody dies: longer than a series of deaths on a busy machine.
+#: Seconds of a call that lasts until a side dies: longer than a series of deaths on a busy machine.
 LONG: Final = 3600.0
 
 
 def serve() -> shmrpc.Server:
-    """The service, by a server with little memory."""
+    """Return a server of the service with little memory."""
     return shmrpc.serve(service, max_memory=MEMORY)
 
 
 def connect(timeout: float = 5.0) -> shmrpc.Client:
-    """A client of it, with as little."""
+    """Return a client of the service with little memory."""
     return shmrpc.connect(NAME, timeout=timeout, max_memory=MEMORY)
 
 
 def connect_in_threads(timeout: float = 5.0) -> shmrpc.sync.Client:
-    """The same without a loop."""
+    """Return a client without a loop, with little memory."""
     return shmrpc.sync.connect(NAME, timeout=timeout, max_memory=MEMORY)
 
 
-#: How the server is to go on, as a client has asked.
+#: Callbacks that receive how a client wants the server to end.
 leaving: list[Callable[[str], None]] = []
-#: When handlers were cancelled.
+#: Times at which handlers were cancelled.
 cancelled: list[float] = []
 
 
@@ -90,7 +90,7 @@ def array(seed: int, size: int) -> Bytes:
 
 @service.endpoint
 def built(seed: int, size: int) -> Bytes:
-    """Made in shared memory."""
+    """Return an array that is built in shared memory."""
     made: Bytes = shmrpc.current_call().empty(size, "uint8")
     made[:] = numbered(seed, size)
     return made
@@ -135,7 +135,7 @@ def leave(how: str) -> None:
 
 
 async def _nothing(client: shmrpc.Client) -> None:
-    """Only the handshake."""
+    """Make no call after the handshake."""
 
 
 async def _small(client: shmrpc.Client) -> None:
@@ -155,8 +155,8 @@ async def _small(client: shmrpc.Client) -> None:
     await asyncio.wait([given_up])
     limited = client.with_options(timeout=30.0)
     assert [await limited.add(1, 1), await limited.later(3), await client.add(a=1, b=2)] == [2, 3, 3]
-    told = limited.with_options(metadata={"asked": "so"})
-    assert [await told.later(3), await told.add(1, 1)] == [3, 2]
+    with_metadata = limited.with_options(metadata={"asked": "so"})
+    assert [await with_metadata.later(3), await with_metadata.add(1, 1)] == [3, 2]
     assert [each async for each in client.map("add", range(9), range(9), chunk=3)] == list(range(0, 18, 2))
     async with client.batch() as batch:
         sums = [batch.add(1, 2), batch.later(4)]
@@ -181,7 +181,7 @@ async def _arrays(client: shmrpc.Client) -> None:
     assert sum_of(await client.back(held[0])) == _SUM
     assert np.array_equal(*await asyncio.gather(*(client.back(each) for each in held)))
     del held, ours
-    await client.later(0, 0.05)  # Long enough for the idle memory to be given back.
+    await client.later(0, 0.05)  # Long enough for both sides to return idle memory.
     assert await client.add(1, 2) == 3
 
 
@@ -202,7 +202,7 @@ async def _streams(client: shmrpc.Client) -> None:
     await broken_off.aclose()
 
 
-#: By kind, what an async client says.
+#: Conversations of a client in a loop, by kind.
 CONVERSATIONS: Final[dict[str, Callable[[shmrpc.Client], Coroutine[Any, Any, None]]]] = {
     "handshake": _nothing,
     "small": _small,
@@ -216,7 +216,7 @@ CONVERSATIONS: Final[dict[str, Callable[[shmrpc.Client], Coroutine[Any, Any, Non
 
 
 def _nothing_in_threads(client: shmrpc.sync.Client) -> None:
-    """Only the handshake."""
+    """Make no call after the handshake."""
 
 
 def _small_in_threads(client: shmrpc.sync.Client) -> None:
@@ -241,8 +241,8 @@ def _small_in_threads(client: shmrpc.sync.Client) -> None:
     assert text == "as asked"
     limited = client.with_options(timeout=30.0)
     assert [limited.add(1, 1), limited.later(3), client.add(a=1, b=2)] == [2, 3, 3]
-    told = limited.with_options(metadata={"asked": "so"})
-    assert [told.later(3), told.add(1, 1)] == [3, 2]
+    with_metadata = limited.with_options(metadata={"asked": "so"})
+    assert [with_metadata.later(3), with_metadata.add(1, 1)] == [3, 2]
     assert list(client.map("add", range(9), range(9), chunk=3)) == list(range(0, 18, 2))
     with client.batch() as batch:
         sums = [batch.add(1, 2), batch.later(4)]
@@ -251,7 +251,7 @@ def _small_in_threads(client: shmrpc.sync.Client) -> None:
 
 
 def _quietly(call: Callable[[], object]) -> None:
-    """A call of a thread beside the one that reports: if the connection ends, that one reads it too."""
+    """Make a call beside the thread that reports errors: the end of the connection reaches that thread, too."""
     with contextlib.suppress(shmrpc.ConnectionLost):
         call()
 
@@ -271,7 +271,7 @@ def _arrays_in_threads(client: shmrpc.sync.Client) -> None:
     assert sum_of(client.back(ours)) == _SUM
     assert sum_of(client.back(held[0])) == _SUM
     del held, ours
-    client.later(0, 0.05)  # Long enough for the idle memory to be given back.
+    client.later(0, 0.05)  # Long enough for both sides to return idle memory.
     assert client.add(1, 2) == 3
 
 
@@ -291,7 +291,7 @@ def _streams_in_threads(client: shmrpc.sync.Client) -> None:
     broken_off.close()
 
 
-#: The same without a loop.
+#: Conversations of a client without a loop, by kind.
 CONVERSATIONS_IN_THREADS: Final[dict[str, Callable[[shmrpc.sync.Client], None]]] = {
     "handshake": _nothing_in_threads,
     "small": _small_in_threads,

@@ -1,7 +1,7 @@
-"""A server and callers that put it under load, each in a process that is killed and begins again.
+"""A server and callers that put it under load, each in a process that is killed and started again.
 
 ``python -m tests.reliability.deaths.kill_load FOLDER`` forks them. It reads orders, ``start ROLE SEED`` and
-``reap PID``, and answers each: with the process, and with how it ended. The books of the callers are in the folder, and
+``reap PID``, and answers each: with the process id, and with the exit status. The folder has the callers' books and
 a file of faults.
 """
 
@@ -30,9 +30,9 @@ from tests.reliability.deaths.ledger import Book, CallOutcome, Kind
 NAME: Final = "tested.killed"
 service = shmrpc.Service(NAME)
 
-#: Who calls: a process with clients in a loop, and one with a client that threads use.
+#: Callers: a process with clients in a loop, and a process with a client that threads use.
 CALLERS: Final = ("loop", "threads")
-#: The same calls by who lives through it all.
+#: Callers that are never killed.
 SURVIVORS: Final = ("surviving_loop", "surviving_threads")
 #: Clients of a process in its loop, and tasks or threads of each client.
 _CLIENTS: Final = 2
@@ -40,9 +40,9 @@ _AT_ONCE: Final = 3
 #: Bytes of an array, items of a stream.
 _ARRAY: Final = 50_000
 _ITEMS: Final = 40
-#: Seconds of a call that hangs.
+#: Seconds after which a call counts as hung.
 _HANGS: Final = 60.0
-#: Seconds that no process lives to see: one that hangs does not stay.
+#: Seconds after which a process is killed, longer than any process lives.
 _LIFE: Final = 300
 
 _books: dict[str, Book] = {}
@@ -88,44 +88,44 @@ _TOTAL: Final = sum(range(_ITEMS))
 
 
 class Calls:
-    """The calls of a caller, and what it was told of each."""
+    """The calls of a caller, and their outcomes."""
 
     def __init__(self, caller: str, folder: Path, seed: int) -> None:
         self.caller = caller
         self.book = Book(folder / caller)
         self.folder = folder
-        #: when calls failed with their connection
+        #: Times at which calls failed with their connection.
         self.lost: list[float] = []
         self._dice = random.Random(seed)
         self._lock = threading.Lock()
 
     def begin(self) -> tuple[Kind, int]:
-        """The next call."""
+        """Begin the next call; return its kind and number."""
         with self._lock:
             kind = self._dice.choice(list(Kind))
             return kind, self.book.begin(kind)
 
     def failed(self, number: int, error: Exception) -> None:
-        """What an error tells: that it was not executed, or perhaps; or that something is wrong."""
+        """Record the outcome that an error implies; errors that no call should raise are faults."""
         if isinstance(error, shmrpc.ConnectionLost):
             self.lost.append(time.monotonic())
         match error:
             case shmrpc.ConnectionLost(maybe_executed=True):
-                self.book.tell(number, CallOutcome.MAYBE_EXECUTED)
+                self.book.record(number, CallOutcome.MAYBE_EXECUTED)
             case shmrpc.ConnectionLost() | shmrpc.ServiceUnavailable():
-                self.book.tell(number, CallOutcome.NOT_EXECUTED)
+                self.book.record(number, CallOutcome.NOT_EXECUTED)
             case _:
                 fault(self.folder, f"{self.caller}, call {number}")
 
 
 def fault(folder: Path, where: str) -> None:
-    """What must not happen, for the test to read."""
+    """Append the current exception to the file of faults."""
     with open(folder / "faults", "a") as faults:
         faults.write(f"{where}:\n{traceback.format_exc()}\n")
 
 
 async def _call(client: shmrpc.Client, calls: Calls, kind: Kind, number: int) -> bool:
-    """Makes a call, and looks at the answer. False if there is none."""
+    """Make a call and check the answer. Return False if it has none."""
     caller = calls.caller
     match kind:
         case Kind.PLAIN:
@@ -155,14 +155,14 @@ async def _call_for_ever(client: shmrpc.Client, calls: Calls) -> None:
         kind, number = calls.begin()
         try:
             if await _call(client, calls, kind, number):
-                calls.book.tell(number, CallOutcome.ANSWERED)
+                calls.book.record(number, CallOutcome.ANSWERED)
         except Exception as error:
             calls.failed(number, error)
         await asyncio.sleep(0)
 
 
 async def call_in_loop(calls: Calls) -> None:
-    """Calls from a loop until the book is closed."""
+    """Call from a loop until the book is closed."""
     async with asyncio.TaskGroup() as group:
         for _ in range(_CLIENTS):
             group.create_task(_client(calls))
@@ -177,7 +177,7 @@ async def _client(calls: Calls) -> None:
 
 
 def _call_in_thread(client: shmrpc.sync.Client, calls: Calls, kind: Kind, number: int) -> bool:
-    """The same without a loop."""
+    """Make a call without a loop and check the answer. Return False if it has none."""
     caller = calls.caller
     match kind:
         case Kind.PLAIN:
@@ -206,13 +206,13 @@ def _call_in_thread_for_ever(client: shmrpc.sync.Client, calls: Calls) -> None:
         kind, number = calls.begin()
         try:
             if _call_in_thread(client, calls, kind, number):
-                calls.book.tell(number, CallOutcome.ANSWERED)
+                calls.book.record(number, CallOutcome.ANSWERED)
         except Exception as error:
             calls.failed(number, error)
 
 
 def call_in_threads(calls: Calls) -> None:
-    """Calls from threads until the book is closed."""
+    """Call from threads until the book is closed."""
     with shmrpc.sync.connect(NAME, reconnect=True, timeout=_HANGS) as client:
         limited = client.with_options(timeout=_HANGS)
         threads = [threading.Thread(target=_call_in_thread_for_ever, args=(limited, calls)) for _ in range(_AT_ONCE)]
@@ -228,7 +228,7 @@ async def _serve() -> None:
 
 
 def follow(role: str, seed: int, folder: Path) -> None:
-    """What a process does until it is killed, or until its caller's book is closed."""
+    """Serve or call until the process is killed, or until its caller's book is closed."""
     try:
         if role == "server":
             _books.update({caller: Book(folder / caller) for caller in (*CALLERS, *SURVIVORS)})
@@ -243,7 +243,7 @@ def follow(role: str, seed: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Forks them, and tells how they ended."""
+    """Fork processes on request, and answer with their exit statuses."""
     gc.freeze()
     for line in sys.stdin:
         answer: Any

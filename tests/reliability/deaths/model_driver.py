@@ -1,4 +1,4 @@
-"""What does to real clients and a real server what the model only thinks of."""
+"""The real counterparts of the model: clients, a server and their loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ import shmrpc
 from shmrpc import _core
 from tests.helpers.array_service import sum_of
 
-#: Seconds after which something hangs.
+#: Seconds after which an operation counts as hung.
 PATIENCE: Final = 60.0
-#: How a call ended: a word, and what there is to say about it.
+#: The end of a call: a word, and details.
 Outcome = tuple[Any, ...]
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """An exception as the model names it."""
+    """Return an exception as the model names it."""
     match error:
         case shmrpc.ConnectionLost():
             return ("lost", error.maybe_executed)
@@ -46,12 +46,12 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def seen(value: Any) -> Any:
-    """A value as the model names it: an array by its contents."""
+    """Return a value as the model names it: an array by its contents."""
     return ("array", len(value), sum_of(value)) if isinstance(value, np.ndarray) else value
 
 
 class Nursery:
-    """The process that forks servers, and what their handlers have noted."""
+    """The process that forks servers, and the journal of their handlers."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "journal"
@@ -65,7 +65,7 @@ class Nursery:
         self._socket.settimeout(PATIENCE)
         self._journal = self._path.open()
         self._unfinished = ""
-        # Each sequence looks at its end what is left, which is quicker among what it has made itself.
+        # The end of each example looks for remaining objects, which is faster among those that it created.
         gc.collect()
         gc.freeze()
 
@@ -81,20 +81,20 @@ class Nursery:
         self._process.wait(PATIENCE)
 
     def start(self, loop: str) -> RealServer:
-        """A new server, which serves."""
+        """Start a new server; return it once it serves."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._socket, [f"start {loop}".encode()], [theirs.fileno()])
         return RealServer(ours, self)
 
     def reap(self, pid: int) -> int:
-        """How a server has ended."""
+        """Return how a server has ended."""
         self._socket.send(f"reap {pid}".encode())
         return int(self._socket.recv(100))
 
     def news(self) -> list[tuple[int, str]]:
-        """What has been noted since the last time: the tickets of calls, and what became of them."""
-        # Of a line that is just written across the border of two pages only the beginning may be there.
+        """Return the journal's new entries: the tickets of calls, and their events."""
+        # A line across the border of two pages may be incomplete while it is written.
         *lines, self._unfinished = (self._unfinished + self._journal.read()).split("\n")
         return [(int(ticket), event) for ticket, event in map(str.split, lines)]
 
@@ -110,11 +110,11 @@ class RealServer:
         self.code: int | None = None
 
     def look(self) -> dict[str, Any] | None:
-        """What it has under way; None if it has ended."""
+        """Return the server's state; None if it has ended."""
         return self._ask({"do": "look"})
 
     def open(self, gate: str) -> None:
-        """Lets those go on that wait at a gate."""
+        """Open a gate, so that the handlers behind it go on."""
         self._ask({"do": "open", "gate": gate})
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any] | None:
@@ -130,12 +130,12 @@ class RealServer:
             return None
         return json.loads(answer)  # type: ignore[no-any-return]
 
-    def tell(self, what: str) -> None:
-        """``drain`` or ``stop``: it ends by itself."""
+    def command(self, what: str) -> None:
+        """Send ``drain`` or ``stop``, after which the server ends by itself."""
         self._side.send(json.dumps({"do": what}).encode())
 
     def kill(self) -> None:
-        """Kill -9, and it is dead."""
+        """Kill the server with SIGKILL."""
         if self.code is None:
             os.kill(self.pid, signal.SIGKILL)
             self._end()
@@ -146,19 +146,19 @@ class RealServer:
 
 
 class Handle:
-    """A call under way."""
+    """A call in flight."""
 
     def __init__(self, future: asyncio.Task[Any] | concurrent.futures.Future[Any]) -> None:
         self._future = future
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return True if the call has ended."""
         return self._future.done()
 
     def outcome(self) -> tuple[Outcome, Any]:
-        """How it ended, and the value itself.
+        """Return how the call ended, and the value itself.
 
-        Nothing is raised here: the traceback would have us in it, and whoever asks with all that they hold.
+        Raises nothing: a traceback would hold the frames of the test, and all their variables.
         """
         if self._future.cancelled():
             return ("cancelled",), None
@@ -169,19 +169,19 @@ class Handle:
         return ("value", seen(value)), value
 
     def cancel(self) -> None:
-        """As its caller would."""
+        """Cancel the call as its caller would."""
         self._future.cancel()
 
 
 class Source:
-    """A stream to the server whose items come when they are told to."""
+    """A stream to the server whose items the test supplies."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[int | BaseException | None] = asyncio.Queue()
         self.begun = self.closed = False
 
     async def items(self) -> AsyncIterator[int]:
-        """What is put: numbers, an exception to raise, None for the end."""
+        """Yield the numbers in the queue; raise an exception in it; end at None."""
         self.begun = True
         try:
             while (item := await self.queue.get()) is not None:
@@ -203,7 +203,7 @@ class AsyncReal:
         return self._driver.result(self._driver.task(self.client.__aenter__()))
 
     def begin(self, way: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Handle:
-        """Begins a call; what it does by itself until it suspends is done."""
+        """Begin a call, and run it until it suspends."""
         handle = self._driver.task(self._perform(way, name, args, kwargs))
         self._driver.turn()
         return handle
@@ -237,7 +237,7 @@ class AsyncReal:
         return self.client.call(name, *args)
 
     def take(self, stream: Any, n: int) -> tuple[list[Any], Outcome | None]:
-        """Up to so many items, and how the stream ended if it did."""
+        """Take at most n items; return them, and how the stream ended if it did."""
         items: list[Any] = []
 
         async def take() -> None:
@@ -250,24 +250,24 @@ class AsyncReal:
         return self._driver.result(self._driver.task(stream.aclose()))
 
     def stop(self, handles: list[Handle]) -> None:
-        """Cancels what is under way."""
+        """Cancel the calls in flight."""
         for handle in handles:
             handle.cancel()
 
     def notice(self) -> Outcome:
-        """Waits until it has a server, or knows that there will be none."""
+        """Wait until the client has a server, or knows that there will be none."""
         return self._driver.result(self._driver.task(self.client.wait_for_ready(PATIENCE)))
 
     def hears_of_the_end(self) -> bool:
-        """Whether it knows already that its server is gone."""
+        """Return True if the client knows that its server is gone."""
         return not repr(self.client).endswith(", connected>")
 
     def is_ready(self) -> bool:
-        """Whether it would send a call now."""
+        """Return True if the client would send a call now."""
         return repr(self.client).endswith(", connected>")
 
     def memory(self) -> tuple[int, bool]:
-        """Bytes of its own memory that are in use, and whether there is something that it has not read."""
+        """Return the bytes of the client's own memory in use, and True if it has unread frames."""
         return _memory_of(self.client)
 
     def close(self) -> None:
@@ -345,7 +345,7 @@ class SyncReal:
         return self._driver.result(self._in_thread(lambda: self.client.wait_for_ready(PATIENCE)))
 
     def hears_of_the_end(self) -> bool:
-        """It looks when it is asked."""
+        """Return True if the client knows that its server is gone, which it checks on request."""
         self.is_ready()
         return not repr(self.client).endswith(", connected>")
 
@@ -369,7 +369,7 @@ Real = AsyncReal | SyncReal
 def _memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, bool]:
     reconnector: Any = client._reconnector
     channel: _core.Channel = reconnector.session.connection.channel
-    unread = channel.has_frame()  # It takes what has been given back, up to the first frame that is something else.
+    unread = channel.has_frame()  # This call processes returned loans, up to the first other frame.
     return channel.memory()[1], unread
 
 
@@ -380,13 +380,13 @@ def _end_of(outcome: Outcome) -> Outcome | None:
 
 
 def seen_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> Outcome:
-    """The outcome of one call of a batch."""
+    """Return the outcome of one call of a batch."""
     error = future.exception()
     return outcome_of(error) if error is not None else ("value", future.result())
 
 
 class Driver:
-    """A loop that turns only when it is told to, and threads for those that have none."""
+    """A loop that runs only on request, and threads for clients without a loop."""
 
     def __init__(self, nursery: Nursery, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.nursery = nursery
@@ -396,15 +396,15 @@ class Driver:
         self.threads = concurrent.futures.ThreadPoolExecutor(64)
 
     def task(self, coroutine: Coroutine[Any, Any, Any]) -> Handle:
-        """Something to run in the loop."""
+        """Run a coroutine in the loop."""
         return Handle(self.loop.create_task(coroutine))
 
     def turn(self, seconds: float = 0) -> None:
-        """Lets the loop turn."""
+        """Run the loop for some time."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def until(self, true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-        """Lets the loop turn until it is true; whether it became so."""
+        """Run the loop until the condition is true; return False if it stays false."""
         end = time.monotonic() + seconds
         pause = 0.0
         while not true():
@@ -415,17 +415,17 @@ class Driver:
         return True
 
     def result(self, handle: Handle) -> Outcome:
-        """How something ended that ends by itself."""
+        """Wait for a call that ends by itself; return its outcome."""
         if not self.until(handle.done):
             return ("hangs",)
         return handle.outcome()[0]
 
     def real(self, kind: str, *, reconnect: bool) -> Real:
-        """A client that is not connected yet."""
+        """Create a client that is not connected."""
         return AsyncReal(self, reconnect) if kind == "async" else SyncReal(self, reconnect)
 
     def close(self) -> list[str]:
-        """Ends the loop and the threads; what is left, or was complained about."""
+        """End the loop and the threads; return remaining tasks and complaints."""
         self.turn()
         left = [f"a task is left: {task}" for task in asyncio.all_tasks(self.loop)]
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())

@@ -1,4 +1,4 @@
-"""The steps: each is done to the model and to the real thing, and then both must look alike."""
+"""Steps that change the model and the real processes in the same way, and a comparison after each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reliability.deaths.model import (
     UNAVAILABLE,
     Content,
     Flight,
-    Held,
+    HeldArray,
     Model,
     Outcome,
     Stream,
@@ -29,16 +29,15 @@ from tests.reliability.deaths.model import (
 from tests.reliability.deaths.model_driver import Driver, Handle, Nursery, Real, RealServer, Source
 from tests.reliability.deaths.model_server import ENDLESS, MAX_PER_CONNECTION
 
-#: Seconds that reality has to become what the model says; less once it has not, or it would take long to find the
-#: shortest way to a difference.
+#: Seconds for reality to match the model; fewer after the first difference, because shrinking would take too long.
 _patience = [60.0, 3.0]
 
-#: Clients at a time, arrays that are held, and gates that are closed.
+#: Concurrent clients, held arrays, and closed gates.
 CLIENTS = 4
 HOLDS = 6
 GATES = 3
 
-#: A choice among however many there are.
+#: An index that the rules take modulo the number of candidates.
 choice = st.integers(0, 11)
 sizes = st.sampled_from([3000, 20_000, 100_000, 300_000])
 
@@ -50,7 +49,7 @@ def _serves(machine: Machine) -> bool:
 
 
 def _is_mature(machine: Machine) -> bool:
-    """Whether the server has done something worth losing."""
+    """Return True if the server has done enough for a kill to matter."""
     return _serves(machine) and machine.age > 4 and bool(machine.reals)
 
 
@@ -64,16 +63,16 @@ class Machine(RuleBasedStateMachine):
     nursery: ClassVar[Nursery]
     loop_factory: ClassVar[Callable[[], asyncio.AbstractEventLoop]]
     server_loop: ClassVar[str]
-    #: How often each rule ran.
+    #: The number of runs of each rule.
     ran: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
-        type(self).loop_factory().close()  # The first loop of a process opens what stays.
+        type(self).loop_factory().close()  # The first loop of a process opens descriptors that stay.
         gc.collect()
         self.before = (_descriptors(), extents_mapped())
         time.sleep(0.005)
-        while (now := (_descriptors(), extents_mapped())) != self.before:  # Of earlier tests something is about to go.
+        while (now := (_descriptors(), extents_mapped())) != self.before:  # Earlier tests' objects.
             self.before = now
             time.sleep(0.005)
         self.driver = Driver(self.nursery, type(self).loop_factory)
@@ -85,7 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.arrays: dict[int, Any] = {}
         self.journal: dict[int, str] = {}
         self.gates: Counter[int] = Counter()
-        #: Arrays that were made, and clients that came.
+        #: Numbers of arrays and clients that were created.
         self.seeds = self.came = 0
         #: Clients that had a stream of large items.
         self.flooded: set[int] = set()
@@ -96,37 +95,37 @@ class Machine(RuleBasedStateMachine):
         self.server: RealServer = self.nursery.start(self.server_loop)
         self.model.serve()
 
-    # How steps are made.
+    # Helpers of the steps.
 
     def begins(self, what: str) -> None:
-        """A step begins; until it has been checked nothing is known."""
+        """Begin a step; the state counts as unknown until it has been compared."""
         self.sound = False
         self.age += 1
         self.ran[what] += 1
 
     def gate(self, number: int) -> str:
-        """The gate of this number that has not been opened yet."""
+        """Return the name of the current closed gate of this number."""
         return f"gate {number}.{self.gates[number]}"
 
     def pick(self, number: int, *, running: bool = False) -> int:
-        """A client whose calls end at once: with a server, or without any hope of one."""
+        """Return a client whose calls end at once: with a server, or without any hope of one."""
         wanted = [c for c in self.model.clients if self.model.route(c) == "runs" or not running]
         wanted = [c for c in wanted if self.model.route(c) != "waits"]
         return wanted[number % len(wanted)] if wanted else -1
 
     def is_full(self, client: int) -> bool:
-        """Whether calls that take a place have to wait."""
+        """Return True if calls that take a slot have to wait."""
         return self.model.is_full(client, MAX_PER_CONNECTION)
 
     def expect(self, what: str, real: Outcome, *expected: Outcome) -> None:
-        """The outcome is one of these."""
+        """Raise AssertionError unless the outcome is one of these."""
         if not (real in expected or (real[0] == "value" and ANY_VALUE in expected)):
             raise AssertionError(f"{what}: expected {' or '.join(map(str, expected))}, got {real}")
 
     def call(
         self, client: int, way: str, name: str, args: tuple[Any, ...], expected: Outcome, **kwargs: Any
     ) -> tuple[bool, Any]:
-        """A call that ends at once: whether it was run, and its value."""
+        """Make a call that ends at once; return True if it was executed, and its value."""
         route = self.model.route(client)
         assert route != "waits"
         handle = self.reals[client].begin(way, name, args, kwargs)
@@ -137,7 +136,7 @@ class Machine(RuleBasedStateMachine):
         return route == "runs", value
 
     def fly(self, flight: Flight, way: str, args: tuple[Any, ...]) -> None:
-        """A call that is not answered at once."""
+        """Begin a call that is not answered at once."""
         self.model.fly(flight, MAX_PER_CONNECTION)
         self.handles[flight.ticket] = self.reals[flight.client].begin(way, _endpoint_of(flight), args, {})
 
@@ -151,9 +150,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.reals) < CLIENTS)
     @rule(kind=st.sampled_from(["async", "sync"]), reconnect=st.booleans())
     def connect(self, kind: Literal["async", "sync"], reconnect: bool) -> None:
-        if not _serves(self):  # It waits for no server, so that it is refused.
+        if not _serves(self):  # The client does not wait for a server: connecting fails.
             reconnect = False
-        self.begins("connect" if _serves(self) else "connect to nobody")
+        self.begins("connect" if _serves(self) else "connect without a server")
         real = self.driver.real(kind, reconnect=reconnect)
         outcome = real.connect()
         if _serves(self):
@@ -176,7 +175,7 @@ class Machine(RuleBasedStateMachine):
         self._close(number)
 
     def is_close_chance(self, number: int) -> bool:
-        """Whether it cannot be known what stays when a client goes."""
+        """Return True if the state after closing this client is unpredictable."""
         return self.model.clients[number].kind == "sync" and self.model.is_chance(self.model.flights_of(number))
 
     def _close(self, number: int) -> None:
@@ -202,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         client = self.pick(which)
         model = self.model
         if way in ("metadata", "batch", "map", "notify") and (self.is_full(client) or model.health == "draining"):
-            way = "call"  # The others would wait in line; of a one-way call that is refused nobody hears.
+            way = "call"  # The others would wait; a refused one-way call leaves no trace.
         self.begins(f"add, {way}")
         if way in ("batch", "map"):
             tickets = [model.ticket("bf") for _ in range(5)]
@@ -238,14 +237,14 @@ class Machine(RuleBasedStateMachine):
         ticket = self.model.ticket("be")
         expected = ("value", None) if one_way else ("raised", f"builtins.{kind}", kind, f"text {ticket}")
         self.call(client, "notify" if one_way else "call", "fail", (ticket, kind, f"text {ticket}"), expected)
-        self.model.told += one_way
+        self.model.failed_one_way += one_way
 
     @precondition(lambda self: self.pick(0, running=True) > 0)
     @rule(which=choice, how=st.sampled_from(["type", "missing", "name", "unencodable", "result", "deadline"]))
     def rejected(self, which: int, how: str) -> None:
         client = self.pick(which, running=True)
         self.begins(f"rejected, {how}")
-        ticket = self.model.ticket("be" if False else "bf" if how == "result" else "")
+        ticket = self.model.ticket("bf" if how == "result" else "")
         match how:
             case "type":
                 self.call(client, "call", "add", (ticket, "a", "much"), ("InvalidArguments",))
@@ -338,7 +337,7 @@ class Machine(RuleBasedStateMachine):
             self.server.open(gate)
 
     def cancellable(self) -> list[Flight]:
-        """Calls whose callers are free to go."""
+        """Return calls that their callers may cancel."""
         return list(self.model.flights.values())
 
     @precondition(lambda self: self.cancellable())
@@ -359,7 +358,7 @@ class Machine(RuleBasedStateMachine):
             self.end_stopped_streams(flight.client)
 
     def end_stopped_streams(self, client: int) -> None:
-        """Those that had begun when their client was stopped end at their next item."""
+        """Take an item of each stream of a stopped client: it ends."""
         for stream in [each for each in self.model.streams.values() if each.client == client]:
             items, end = self.reals[client].take(self.open_streams.pop(stream.ticket), 1)
             assert (items, end) == ([], ("CallStopped",)), (stream, items, end)
@@ -419,7 +418,7 @@ class Machine(RuleBasedStateMachine):
         self._take(model.streams[ticket], 1)
 
     def _take(self, stream: Stream, n: int) -> None:
-        """Takes so many items, or those that there are."""
+        """Take n items, or as many as are available."""
         left = stream.there - stream.taken
         n = min(n, left) if stream.live else n
         items, end = self.reals[stream.client].take(self.open_streams[stream.ticket], n)
@@ -452,7 +451,7 @@ class Machine(RuleBasedStateMachine):
             assert outcome == ("value", None), outcome
 
     def read_to_the_end(self, real: Real, stream: Stream, *ends: Outcome, partly: bool = False) -> None:
-        """Reads what is left of a stream whose connection is over."""
+        """Read the rest of a stream whose connection has ended."""
         items, end = real.take(self.open_streams.pop(stream.ticket), 1 << 30)
         assert consecutive(items, stream.taken, stream.size), (stream, [item[0] for item in items])
         assert end is not None
@@ -480,7 +479,7 @@ class Machine(RuleBasedStateMachine):
                 self.call(client, "collect", "doubled", (ticket, numbers), ("value", [2 * i for i in numbers]))
 
     def feeders(self) -> list[int]:
-        """Clients that may send a stream little by little."""
+        """Return clients that may send a stream item by item."""
         clients = self.model.clients
         return [c for c in clients if clients[c].kind == "async" and self.model.route(c) in ("runs", "waits")]
 
@@ -496,7 +495,7 @@ class Machine(RuleBasedStateMachine):
         self.fly(flight, "call", (ticket, source.items()))
 
     def feeding(self) -> list[Flight]:
-        """Calls with streams to the server that have not ended."""
+        """Return the unfinished calls with streams to the server."""
         return [f for f in self.model.flights.values() if f.numbers is not None and f.gate not in self.model.open_gates]
 
     @precondition(lambda self: self.feeding())
@@ -523,8 +522,8 @@ class Machine(RuleBasedStateMachine):
 
     # Arrays.
 
-    def hold(self, array: Any, held: Held) -> None:
-        """Keeps an array from now on."""
+    def hold(self, array: Any, held: HeldArray) -> None:
+        """Hold an array from now on."""
         number = max(self.arrays, default=0) + 1
         self.arrays[number] = array
         self.model.holds[number] = held
@@ -544,7 +543,7 @@ class Machine(RuleBasedStateMachine):
         if built or size >= PAGE:
             block = self.model.new_block(client, of_client=False, size=size, holder="")
             block.holders.clear()
-        self.hold(array, Held(content, block))
+        self.hold(array, HeldArray(content, block))
 
     @precondition(lambda self: self.pick(0, running=True) > 0 and len(self.arrays) < HOLDS)
     @rule(which=choice, size=sizes, inverted=st.booleans())
@@ -558,7 +557,7 @@ class Machine(RuleBasedStateMachine):
         array[:] = numbered(self.seeds, size)
         block = self.model.new_block(client, of_client=True, size=size, holder="")
         block.holders.clear()
-        self.hold(array, Held(content, block))
+        self.hold(array, HeldArray(content, block))
         if inverted:
             self.call(client, "call", "invert", (self.model.ticket("bf"), array), ("value", None))
 
@@ -572,11 +571,11 @@ class Machine(RuleBasedStateMachine):
         block = model.passed(held, client, by_client=True, holder=f"kept {name}") if _is_shared(held) else None
         if name in model.kept and model.kept[name].block is not block:
             model.let_go(model.kept[name].block, f"kept {name}")
-        model.kept[name] = Held(held.content, block)
+        model.kept[name] = HeldArray(held.content, block)
         self.call(client, "call", "keep", (model.ticket("bf"), name, self.arrays[hold]), ("value", held.content.sum))
 
     def keepable(self) -> list[int]:
-        """Arrays that are passed as they are."""
+        """Return arrays that are passed unchanged."""
         return [number for number, held in self.model.holds.items() if not held.content.narrow]
 
     @precondition(lambda self: self.pick(0, running=True) > 0 and self.model.kept)
@@ -596,7 +595,7 @@ class Machine(RuleBasedStateMachine):
         if block is not None:
             block.holders.discard("")
         _, array = self.call(client, "call", "give", (model.ticket("bf"), key), held.content.seen)
-        self.hold(array, Held(held.content, block))
+        self.hold(array, HeldArray(held.content, block))
 
     @precondition(lambda self: self.arrays)
     @rule(which=choice, how=st.sampled_from(["drop", "drop", "narrow"]))
@@ -607,7 +606,7 @@ class Machine(RuleBasedStateMachine):
             self.begins("keep a part of an array")
             self.arrays[number] = self.arrays[number][10:][::2]
             content = Content(held.content.seed, held.content.size, held.content.inverted, narrow=True)
-            self.model.holds[number] = Held(content, held.block)
+            self.model.holds[number] = HeldArray(content, held.block)
             return
         self.begins("let an array go")
         self.model.let_go(held.block, f"hold {number}")
@@ -619,12 +618,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def drain(self) -> None:
         self.begins("drain")
-        self.server.tell("drain")
+        self.server.command("drain")
         self.model.health = "draining"
         if self.model.in_flight:
             assert self.driver.until(lambda: (self.server.look() or {"health": None})["health"] == "draining")
         for number, client in self.model.clients.items():
-            if client.reconnect:  # Until it has heard, a call of its would go to this server, and perhaps die with it.
+            if client.reconnect:  # Otherwise the call might die with this server.
                 assert self.driver.until(lambda number=number: not self.reals[number].is_ready())  # type: ignore[misc]
 
     @precondition(lambda self: _is_mature(self) or self.model.health == "draining")
@@ -638,7 +637,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(_is_mature)
     @rule()
     def kill_and_call_at_once(self) -> None:
-        """Nobody has heard of the death when they call; the next server comes at once."""
+        """Clients call before they learn of the death; the next server starts at once."""
         self.begins("kill, and call at once")
         unsent = self.unsent()
         self.server.kill()
@@ -662,20 +661,20 @@ class Machine(RuleBasedStateMachine):
     def stop(self) -> None:
         self.begins("stop")
         unsent = self.unsent()
-        self.server.tell("stop")
+        self.server.command("stop")
         self.ended("stopped", unsent)
 
     def unsent(self) -> bool:
-        """Whether something waits at the server for its clients to read: it ends with the server."""
+        """Return True if frames wait at the server for its clients to read: they are lost with the server."""
         real = self.server.look()
         assert real is not None
         return bool(real["unsent"])
 
     def ended(self, how: Literal["killed", "stopped", "drained"], unsent: bool = False) -> None:
-        """The server has ended, or is about to: everybody hears of it."""
+        """Wait for the end of the server, and until all clients know of it."""
 
         def is_over() -> bool:
-            if how == "drained":  # It waits until its answers are read.
+            if how == "drained":  # The server waits until its answers are read.
                 for real in self.reals.values():
                     real.is_ready()
             return self.server.look() is None
@@ -696,18 +695,18 @@ class Machine(RuleBasedStateMachine):
         self.restart()
 
     def restart(self) -> None:
-        """The next server."""
+        """Start the next server."""
         self.age = 0
         self.server = self.nursery.start(self.server_loop)
         for flight in self.model.flights.values():
-            if flight.gate in self.model.open_gates:  # It was opened while there was no server.
+            if flight.gate in self.model.open_gates:  # The gate was opened while there was no server.
                 self.server.open(flight.gate)
         self.model.serve()
         for number, client in self.model.clients.items():
             if client.reconnect:
                 self.expect(f"client {number} comes to the next server", self.reals[number].notice(), ("value", None))
 
-    # Whether both look alike.
+    # The comparison.
 
     @invariant()
     def alike(self) -> None:
@@ -715,7 +714,7 @@ class Machine(RuleBasedStateMachine):
         self.sound = True
 
     def settle(self) -> None:
-        """Waits until reality is what the model says."""
+        """Wait until reality matches the model."""
         self.model.refill(MAX_PER_CONNECTION)
         if self.model.health == "draining" and not self.model.in_flight and not self.model.waiting:
             self.ended("drained")
@@ -727,11 +726,11 @@ class Machine(RuleBasedStateMachine):
             self.driver.turn(0.001)
 
     def differences(self) -> list[str]:
-        """What is not as it should be, or not yet."""
+        """Return the differences between the model and reality."""
         return [*self._answers(), *self._handlers(), *self._state(), *self._memory()]
 
     def settle_outcomes(self) -> None:
-        """Those that have ended in the model end now."""
+        """Wait for the end of the calls that have ended in the model."""
         assert self.driver.until(lambda: not self._answers()), self._answers()
 
     def _answers(self) -> list[str]:
@@ -762,7 +761,7 @@ class Machine(RuleBasedStateMachine):
             f"the handler of call {ticket} should have done {set(allowed)}, and did {self.journal.get(ticket, '')!r}"
             for ticket, allowed in histories.items()
             if self.journal.get(ticket, "") not in allowed
-        ] + [f"call {ticket} is nobody's" for ticket in self.journal if ticket not in histories]
+        ] + [f"call {ticket} is unknown" for ticket in self.journal if ticket not in histories]
 
     def _state(self) -> list[str]:
         model = self.model
@@ -778,12 +777,12 @@ class Machine(RuleBasedStateMachine):
             "sums": model.sums,
             "kept": {name: held.content.sum for name, held in model.kept.items()},
             "lent": sum(model.memory(c, of_client=False) for c in model.clients if model.is_connected(c)),
-            "told": model.told,
+            "failed one way": model.failed_one_way,
             "complaints": [],
         }
         connected = [client for client in model.clients if model.is_connected(client)]
         if any(client in self.flooded or self.reals[client].memory()[1] for client in connected):
-            # Large items that are under way lie there too, and what waits in the ring for nobody.
+            # Large items in flight occupy memory too, and so do unread frames in the ring.
             expected["lent"] = max(expected["lent"], real["lent"])
         return [
             f"{what}: expected {expected[what]}, got {real[what]}" for what in expected if real[what] != expected[what]
@@ -797,7 +796,7 @@ class Machine(RuleBasedStateMachine):
         for number in self.model.clients:
             if self.model.is_connected(number) and _serves(self):
                 expected, (real, unread) = self.model.memory(number, of_client=True), self.reals[number].memory()
-                # News that the server has let go of something may stand behind what the client leaves unread.
+                # The notice of a returned loan may stand behind frames that the client leaves unread.
                 if real < expected or (real > expected and not unread):
                     found.append(f"client {number} should have {expected} bytes in use, and has {real}")
         return found
@@ -819,7 +818,7 @@ class Machine(RuleBasedStateMachine):
             self.settle()
             if self.model.health != "down":
                 if self.model.health == "serving":
-                    self.server.tell("stop")
+                    self.server.command("stop")
                     self.ended("stopped")
                 else:
                     self.server.kill()
@@ -840,7 +839,7 @@ class Machine(RuleBasedStateMachine):
             time.sleep(0.001)
 
     def clear_away(self) -> None:
-        """After a difference: what there is goes, whatever it is."""
+        """Close everything after a difference, regardless of the state."""
         self.server.kill()
         self.arrays.clear()
         for real in self.reals.values():
@@ -853,13 +852,13 @@ class Machine(RuleBasedStateMachine):
         self.driver.close()
 
 
-#: From here on an array lies in shared memory, however it was made.
+#: Bytes from which on each array lies in shared memory.
 PAGE = 4096
-#: From here on bytes do.
+#: Bytes from which on a bytes object lies in shared memory.
 LARGE = 32768
 
 
-def _is_shared(held: Held) -> bool:
+def _is_shared(held: HeldArray) -> bool:
     return held.content.size >= PAGE or held.block is not None
 
 

@@ -1,7 +1,7 @@
-"""The service that the model is compared with, and the process that forks a server of it whenever one is wanted.
+"""The service that the model is compared with, and the process that forks its servers.
 
-What a handler does stands in a journal, which outlives the server. A side channel of its own, without any shmrpc,
-shows what the server has under way, and opens the gates that handlers wait at.
+Handlers record their events in a journal, which outlives the server. A side channel without shmrpc shows the
+server's state, and opens the gates that handlers wait at.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.helpers.array_service import Bytes, numbered, sum_of
 
 service = shmrpc.Service("tested.model")
 
-#: Calls of one client that may be under way: more wait in line.
+#: Concurrent calls of one client: further calls wait.
 MAX_PER_CONNECTION: Final = 4
-#: Seconds that a drain may take: as long as the steps do in which it ends.
+#: Seconds that a drain may take: longer than the steps that end it.
 DRAINS: Final = 3600.0
 #: Items of a stream without end.
 ENDLESS: Final = 1 << 40
-#: What may be logged: the first are what a handler and a one-way call may do, the third is about a slow machine.
+#: Expected log texts: errors of handlers and one-way calls, delays of a slow machine, and the end.
 _EXPECTED: Final = ("() failed", "called one way, failed", "blocked the server's event loop", "stopping: waiting up to")
 
 _journal = -1
@@ -42,7 +42,7 @@ _store: dict[str, int] = {}
 _kept: dict[str, Any] = {}
 _sums: dict[str, list[int]] = {}
 _gates: dict[str, asyncio.Event] = {}
-#: Gates of handlers that will not be cancelled.
+#: Gates of handlers that ignore cancellation.
 _stubborn: set[str] = set()
 
 
@@ -56,7 +56,7 @@ def _gate(name: str) -> asyncio.Event:
 
 @contextlib.contextmanager
 def _noted(ticket: int) -> Iterator[None]:
-    """How a handler begins and ends: finished, cancelled, closed, or with an error."""
+    """Record how a handler begins and ends: finished, cancelled, closed, or with an error."""
     _note(ticket, "b")
     try:
         yield
@@ -74,7 +74,7 @@ def _noted(ticket: int) -> Iterator[None]:
 
 
 def payload_of(place: int, size: int) -> bytes:
-    """What an item of a stream carries beside its place."""
+    """Return the payload of a stream's item."""
     return bytes([place % 251]) * size
 
 
@@ -93,14 +93,14 @@ def fail(ticket: int, kind: str, text: str) -> None:
 
 @service.endpoint
 def odd(ticket: int) -> Any:
-    """Nothing that could be sent."""
+    """Return an object that cannot be encoded."""
     with _noted(ticket):
         return object()
 
 
 @service.endpoint
 async def wait(ticket: int, gate: str, payload: Any = None, *, fails: bool = False) -> Any:
-    """Suspends until the gate opens."""
+    """Wait until the gate opens."""
     with _noted(ticket):
         await _gate(gate).wait()
         if fails:
@@ -110,7 +110,7 @@ async def wait(ticket: int, gate: str, payload: Any = None, *, fails: bool = Fal
 
 @service.endpoint
 async def stubborn(ticket: int, gate: str) -> str:
-    """Suspends until the gate opens, whatever its caller does."""
+    """Wait until the gate opens, in spite of cancellation."""
     _stubborn.add(gate)
     with _noted(ticket):
         while not _gate(gate).is_set():
@@ -123,7 +123,7 @@ async def stubborn(ticket: int, gate: str) -> str:
 
 @service.endpoint
 async def stream(ticket: int, n: int, size: int, gate: str | None, more: int) -> AsyncIterator[list[Any]]:
-    """Some items, and behind the gate, if there is one, some more."""
+    """Yield some items and, if there is a gate, some more behind it."""
     with _noted(ticket):
         for place in range(n):
             yield [place, payload_of(place, size)]
@@ -135,7 +135,7 @@ async def stream(ticket: int, n: int, size: int, gate: str | None, more: int) ->
 
 @service.endpoint
 def plain_stream(ticket: int, n: int, size: int, gate: str | None, more: int) -> Iterator[list[Any]]:
-    """The same of a plain generator, without a gate."""
+    """Yield some items from a plain generator, without a gate."""
     with _noted(ticket):
         for place in range(n):
             yield [place, payload_of(place, size)]
@@ -143,7 +143,7 @@ def plain_stream(ticket: int, n: int, size: int, gate: str | None, more: int) ->
 
 @service.endpoint
 async def total(ticket: int, numbers: AsyncIterator[int]) -> int:
-    """The sum of a stream from the caller; what has come so far can be seen."""
+    """Return the sum of a stream from the caller; the intermediate sum is visible."""
     with _noted(ticket):
         sums = _sums[str(ticket)] = [0, 0]
         try:
@@ -157,7 +157,7 @@ async def total(ticket: int, numbers: AsyncIterator[int]) -> int:
 
 @service.endpoint
 async def first(ticket: int, n: int, numbers: AsyncIterator[int]) -> list[int]:
-    """Takes some of a stream and wants no more."""
+    """Return the first items of a stream, and close it."""
     taken: list[int] = []
     with _noted(ticket):
         async for number in numbers:
@@ -176,7 +176,7 @@ async def doubled(ticket: int, numbers: AsyncIterator[int]) -> AsyncIterator[int
 
 @service.endpoint
 def make(ticket: int, seed: int, size: int, built: bool) -> Bytes:
-    """An array, in shared memory from the start or not."""
+    """Return an array, built in shared memory or not."""
     with _noted(ticket):
         if not built:
             return numbered(seed, size)
@@ -211,59 +211,59 @@ def invert(ticket: int, array: shmrpc.Writable[np.ndarray[Any, Any]]) -> None:
 
 
 class _Complaints(logging.Handler):
-    """What nobody should have to say."""
+    """A log handler that collects unexpected warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
-        #: One-way calls that failed, which is said in the log alone.
-        self.told = 0
+        #: The number of one-way calls that failed, which only the log reports.
+        self.failed_one_way = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        self.told += "one way, failed" in text
+        self.failed_one_way += "one way, failed" in text
         if not any(expected in text for expected in _EXPECTED):
             self.texts.append(text)
 
 
 def _descriptors() -> list[str]:
-    """What this process has open."""
+    """Return the paths of this process's open descriptors."""
     with os.scandir("/proc/self/fd") as entries:
         ours = [os.readlink(entry.path) for entry in entries if os.path.lexists(entry.path)]
     return sorted(path.split(":")[0] for path in ours if not path.endswith("/fd"))
 
 
 class _Child:
-    """One server, told what to do over its side channel."""
+    """A server that takes commands from its side channel."""
 
     def __init__(self, side: socket.socket) -> None:
         self._side = side
         self._complaints = _Complaints()
         self._server = shmrpc.serve(service, max_per_connection=MAX_PER_CONNECTION)
-        self._told: asyncio.Future[str]
+        self._end_command: asyncio.Future[str]
 
     async def run(self) -> None:
-        """Serves until it is told to stop."""
+        """Serve until a command ends the server."""
         logging.getLogger().addHandler(self._complaints)
-        vars(failure_log)["QUIET_PERIOD"] = 0  # Each is logged, and counted here.
+        vars(failure_log)["QUIET_PERIOD"] = 0  # Each failure is logged, so that it is counted.
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._complaints.texts.append(str(context)))
-        self._told = loop.create_future()
+        self._end_command = loop.create_future()
         async with self._server as server:
             loop.add_reader(self._side, self._on_command)
             self._answer({"pid": os.getpid()})
-            if await self._told == "drain":
+            if await self._end_command == "drain":
                 await server.drain(DRAINS)
             else:
                 closing = asyncio.create_task(server.close())
-                for _ in range(5):  # By then all have been cancelled.
+                for _ in range(5):  # By then all handlers have been cancelled.
                     await asyncio.sleep(0)
                 for gate in _stubborn:
                     _gate(gate).set()
                 await closing
         loop.remove_reader(self._side)
         _kept.clear()
-        for _ in range(3):  # What was cancelled ends.
+        for _ in range(3):  # Cancelled tasks end here.
             await asyncio.sleep(0)
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if left or self._complaints.texts:
@@ -274,7 +274,7 @@ class _Child:
 
     def _on_command(self) -> None:
         packet = self._side.recv(1 << 16)
-        if not packet:  # Who tests is gone.
+        if not packet:  # The test process has ended.
             os._exit(4)
         command = json.loads(packet)
         match command["do"]:
@@ -284,14 +284,14 @@ class _Child:
                 _gate(command["gate"]).set()
                 self._answer({})
             case end:
-                self._told.set_result(end)
+                self._end_command.set_result(end)
 
     def _look(self) -> dict[str, Any]:
         server: Any = self._server
         callers = [caller for dispatcher in server._dispatchers for caller in dispatcher.clients]
         for caller in callers:
             with contextlib.suppress(Exception):
-                caller.channel.has_frame()  # It looks at what has been given back.
+                caller.channel.has_frame()  # This call processes returned loans.
         return {
             "health": server.health,
             "in flight": server.in_flight,
@@ -302,22 +302,22 @@ class _Child:
             "sums": _sums,
             "kept": {name: sum_of(array) for name, array in _kept.items()},
             "lent": sum(caller.channel.memory()[1] for caller in callers),
-            "told": self._complaints.told,
+            "failed one way": self._complaints.failed_one_way,
             "complaints": self._complaints.texts,
         }
 
 
 def _serve(side: socket.socket, loop_factory: Any) -> None:
-    """In a forked child: serves, and looks at the end what is left."""
+    """Serve in a forked child, and check at the end that no descriptor is left."""
     code = 1
     try:
-        loop_factory().close()  # The first loop of a process opens what stays.
+        loop_factory().close()  # The first loop of a process opens descriptors that stay.
         before = _descriptors()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(_Child(side).run())
         gc.collect()
         end = time.monotonic() + 20
-        # The sweeper's thread may have a channel in its hands that was just closed: it ends when that lets go of it.
+        # The sweeper's thread may still refer to a closed channel, whose descriptors close when it is done.
         while (after := _descriptors()) != before and time.monotonic() < end:
             time.sleep(0.001)
         assert after == before, f"{before} before, {after} after"
@@ -330,7 +330,7 @@ def _serve(side: socket.socket, loop_factory: Any) -> None:
 
 
 def main(nursery: socket.socket, journal: int) -> None:
-    """Forks a server for each ``start`` with a side channel, and says how one ended for each ``reap``."""
+    """Fork a server for each ``start`` with a side channel, and answer each ``reap`` with an exit status."""
     global _journal
     _journal = journal
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What was put into a queue and what came out of it, in a file that outlives each process that writes into it."""
+"""A record of the items that entered a queue and left it, in a file that outlives each process that writes into it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-#: Bytes and words of what is large: the one shares no chunk with others, the other travels beside the value's body.
+#: Bytes, and words of an array, of large items: the bytes have a chunk of their own, the array a buffer of its own.
 BYTES: Final = 50_000
 WORDS: Final = 20_000
-#: What ends a line of a ledger.
+#: The end mark of a line of a ledger.
 END: Final = ";"
 
 
@@ -30,12 +30,12 @@ def array(number: int) -> Any:
 
 
 def item(number: int) -> Any:
-    """The item with this number: most are small, some are large."""
+    """Return the item with this number: most are small, some are large."""
     return {7: large_bytes, 8: array}.get(number % 10, small)(number)
 
 
 def number_of(value: Any) -> int:
-    """The number of an item, of which all bytes must be right."""
+    """Return the number of an item, after a check of all its bytes."""
     if isinstance(value, int):
         return value
     if isinstance(value, bytes):
@@ -49,12 +49,12 @@ def number_of(value: Any) -> int:
 
 
 class Ledger:
-    """Lines of one process: each is in the file before the process goes on.
+    """The lines of one process: each is in the file before the process goes on.
 
-    A kill that comes while a line crosses from one page of the file to the next leaves the first part of it. So each
-    line begins anew, and ends with a mark: what has none was never written, since its process did nothing after it.
+    A kill during a write across two pages of the file leaves the first part of the line. Therefore each line begins
+    after a newline, and ends with a mark; a line without a mark counts as not written, because its process died there.
 
-    ``put`` and ``get`` are begun before and ended after, so that what was in the hands of a dead one is known.
+    ``put`` and ``get`` have a line before and a line after, so that the items of a dead process are known.
     """
 
     def __init__(self, path: Path, writer: int) -> None:
@@ -62,37 +62,37 @@ class Ledger:
         self._writer = writer
 
     def write(self, what: str, *numbers: int) -> None:
-        """Writes what is done, and the numbers of items.
+        """Write an action, and the numbers of its items.
 
-        "putting" and "put"; "getting" so many, and "got"; "claimed" an item, and whether it was delivered before;
-        "acknowledging" and "acknowledged".
+        The actions are "putting" and "put"; "getting" a number of items, and "got"; "claimed" an item, with 1 if it was
+        redelivered; "acknowledging" and "acknowledged".
         """
         os.write(self._file, f"\n{self._writer} {what} {' '.join(map(str, numbers))} {END}\n".encode())
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 class Account:
-    """What the ledgers say once all who have written them are dead, and what was in the queue then is taken out.
+    """The balance of the ledgers after the death of all their writers, and of the remaining items of the queue.
 
-    Raises AssertionError for what must not be.
+    Raises AssertionError for lost, doubled and reordered items.
     """
 
     def __init__(self, path: Path) -> None:
-        #: Items by number that `put` has begun with: whether it has returned.
+        #: Items by number that `put` has begun with; True if it has returned.
         self._put: dict[int, bool] = {}
         self._batches: list[list[int]] = []
-        #: How often an item was taken for good.
+        #: The number of final removals of each item.
         self._taken = Counter[int]()
         self._claimed: set[int] = set()
         self._redelivered = 0
         self._acknowledging: set[int] = set()
         self._acknowledged: set[int] = set()
-        #: Items that the dead may have had in their hands, by those who began to get them.
+        #: Numbers of items that dead processes may have received, by writer.
         self._getting: dict[int, int] = {}
-        #: The last item of each putter that a process has seen.
+        #: The last item of each putter that a process has received.
         self._seen: dict[tuple[int, int], int] = defaultdict(lambda: -1)
         for line in path.read_text().splitlines():
             if line.endswith(END):
@@ -128,7 +128,7 @@ class Account:
         assert number not in self._acknowledged, f"{number} was acknowledged and came again"
 
     def claimed(self, writer: int, number: int, redelivered: bool) -> None:
-        """Looks whether this item may come now."""
+        """Check that this item may arrive now."""
         self._never_again(number)
         if not redelivered:
             assert number not in self._claimed, f"{number} came again as if it were new"
@@ -139,12 +139,12 @@ class Account:
         self._claimed.add(number)
 
     def drained(self, number: int, redelivered: bool) -> None:
-        """This item was in the queue at the end, and is gone."""
+        """Record an item that remained in the queue at the end."""
         self.claimed(-1, number, redelivered)
         self._taken[number] += 1
 
     def close(self) -> dict[str, int]:
-        """Looks whether anything is lost or doubled; how many items there were, and how many the dead had got."""
+        """Check that no item is lost or doubled; return the numbers of items, redeliveries, and items of the dead."""
         doubled = [number for number, count in self._taken.items() if count > 1]
         assert not doubled, f"{doubled[:10]} came twice"
         ended = self._taken.keys() | self._acknowledging

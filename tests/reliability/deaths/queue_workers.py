@@ -1,4 +1,4 @@
-"""Processes that put into a queue and take out of it at random, and are killed at any moment."""
+"""Processes that put items into a queue and take items out at random, and are killed at any moment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import shmrpc
 import shmrpc.sync
 from tests.reliability.deaths.queue_ledger import Ledger, item, number_of
 
-#: Seconds that a wait may take: only a failure takes so long.
+#: Seconds of a wait at most: only a failure takes so long.
 PATIENCE: Final = 30.0
-#: Half of them put.
+#: Processes; half of them put items.
 WORKERS: Final = 4
 
 
 def kill_loop(name: str, kills: int, seed: int, ledger: str, gets: bool, first: int) -> int:
-    """Kills one worker after the other and begins another one; returns the number that the next worker would have.
+    """Kill one worker after the other and start another one; return the number of the next worker.
 
-    With ``gets`` some items are got, and what a dead one had got is lost; without it all are claimed. A worker that
-    ends by itself has found something wrong, and raises AssertionError here.
+    With ``gets`` some items are received by `get`, and lost if the process dies; without it all are claimed. A worker
+    that ends by itself has found an error, and raises AssertionError here.
     """
     chance, path, serial = random.Random(seed), Path(ledger), first
 

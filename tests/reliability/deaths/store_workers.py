@@ -16,7 +16,7 @@ TOTAL = 1000
 
 
 def prepare(store: shmrpc.sync.Store) -> None:
-    """Puts in what the workers change."""
+    """Create the values that the workers change."""
     store["accounts"] = {f"account number {n}": TOTAL // ACCOUNTS for n in range(ACCOUNTS)}
     store["done"] = {}
     store["notes"] = []
@@ -24,7 +24,7 @@ def prepare(store: shmrpc.sync.Store) -> None:
 
 
 def work(name: str, worker: str, ledger: str, seed: int) -> None:
-    """Transfers from one account to another, each noted in the store with it, and in the ledger after it, for ever."""
+    """Transfer between accounts for ever; record each transfer in the store with it, and in the ledger after it."""
     dice = random.Random(seed)
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with shmrpc.sync.store(name, max_memory="8MiB", busy_timeout=10.0) as store:
@@ -46,7 +46,7 @@ def work(name: str, worker: str, ledger: str, seed: int) -> None:
 
 
 def kill_loop(name: str, kills: int, seed: int, directory: str, first: int) -> None:
-    """Forks workers, and kills them at random, three at a time."""
+    """Fork workers, and kill them at random, three at a time."""
     dice = random.Random(seed)
     living: list[int] = []
     try:

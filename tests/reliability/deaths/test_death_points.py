@@ -1,4 +1,4 @@
-"""A side dies at each line and at each native point of a conversation: the other lives, is told, and is rid of it."""
+"""A side dies at each line and at each native point of a conversation: the other raises errors and keeps nothing."""
 
 from __future__ import annotations
 
@@ -35,54 +35,54 @@ from tests.reliability.deaths import conversations
 from tests.reliability.deaths.victim_roles import GRACE
 from tests.reliability.deaths.victims import Ending, Order, Side, Victims, victims
 
-#: Lines and native points that are tried in the short form, in each conversation; in the long one all of them.
+#: Lines and native points that the short form tries in each conversation; the long form tries all.
 LINES: Final = 5
 POINTS: Final = 4
-#: How often a conversation is held until its victim has died of it.
+#: Repetitions of a conversation until its victim has died.
 ROUNDS: Final = 3
-#: Seconds for what must happen, and does not depend on speed.
+#: Seconds for steps whose duration does not matter.
 PATIENCE: Final = 30
-#: Bytes that the memory of this process may grow by in a series of kills: an allocator's noise, not a leak.
+#: Bytes by which this process may grow in a series of kills: noise of the allocator, not a leak.
 NOISE: Final = 24 << 20
-#: Kills before the memory is looked at for the first time.
+#: Kills before the first measurement of memory.
 WARM: Final = 4
 
-#: Deaths of a series that may not take place, beside half of them.
+#: Deaths of a series that may fail to happen, beside half of them.
 MISSED: Final = 4
 
-#: The errors that tell of a death: to who has a connection, and to who is about to get one.
+#: Errors after a death: for a client with a connection, and for a client that connects.
 LOST: Final = (shmrpc.ConnectionLost, shmrpc.ServiceUnavailable)
 
 each_conversation = pytest.mark.parametrize("conversation", list(conversations.CONVERSATIONS))
 
-#: The points that are passed only if an answer comes while it pays to look for it: on a crowded host it never does.
+#: Points that are passed only if an answer arrives during a spin, which never happens on a busy host.
 QUICK: Final = {"ReplyRead"}
 
-#: The sides that die under a server.
+#: The sides that die with a server as their peer.
 SIDES: Final[tuple[Side, ...]] = ("client", "client in threads")
 
-#: A way to die: "lines" or "points", and where.
+#: A way to die: "lines" or "points", and the place.
 Death = tuple[str, CrashPoint]
 
 
 @dataclass
 class Tally:
-    """What a series of deaths came to."""
+    """The results of a series of deaths."""
 
     planned: int = 0
     killed: int = 0
-    #: names in /dev/shm of servers that died in a handshake
+    #: Number of names in /dev/shm that servers left which died in a handshake.
     names: int = 0
-    #: seconds from a death to the error of each call in flight
+    #: Seconds from a death to the error of each call in flight.
     seconds: list[float] = field(default_factory=list)
 
     def errors(self, ends: Sequence[float], died: float | None) -> None:
-        """Calls that were in flight have ended with errors at these times."""
+        """Add the times at which calls in flight ended with errors."""
         if died is not None:
             self.seconds += [max(0.0, end - died) for end in ends]
 
     def note(self, who: str, conversation: str, limit: float) -> None:
-        """Puts it below the run."""
+        """Print the results at the end of the run."""
         late = sum(each > limit for each in self.seconds)
         figures.note(
             f"death of {who}, {conversation}",
@@ -96,17 +96,17 @@ class Tally:
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[Victims]:
-    """The process that forks victims."""
+    """Start the process that forks victims."""
     with victims() as forking:
         gc.collect()
-        gc.freeze()  # So that a collection looks at what came since.
+        gc.freeze()  # So that a collection visits only later objects.
         yield forking
         gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
-def nobody_listens() -> Iterator[None]:
-    """Nothing in this process hears of those who want its server to leave."""
+def no_listeners() -> Iterator[None]:
+    """Remove the callbacks and records of each test."""
     yield
     conversations.leaving.clear()
     conversations.cancelled.clear()
@@ -114,18 +114,18 @@ def nobody_listens() -> Iterator[None]:
 
 @pytest.fixture
 def order(runtime: Path) -> Callable[[Side, str], Order]:
-    """What a victim of this test is to do."""
+    """Return a function that makes the order for a victim."""
     return lambda side, conversation: Order(side, conversation, str(runtime.parent))
 
 
-#: The lines that were tried already, in other conversations of the same sides.
+#: Lines that were tried before, in other conversations of the same sides.
 _tried: defaultdict[str, set[CrashPoint]] = defaultdict(set)
 
 
 def deaths(who: str, recorded: Ending) -> list[Death]:
-    """Where to die of what was recorded: at each line that is new to these sides, and at each point.
+    """Return the places to die at: each recorded line that is new to these sides, and each point.
 
-    A point is passed often: it is tried the first time, halfway and the last time.
+    A point that is passed often counts three times: the first passage, the middle one and the last.
     """
     fresh = [place for place in recorded.lines if place not in _tried[who]]
     _tried[who].update(fresh)
@@ -140,24 +140,24 @@ def deaths(who: str, recorded: Ending) -> list[Death]:
 
 
 def _spread(deaths: Sequence[Death], most: int) -> list[Death]:
-    """So many of them, evenly."""
+    """Return that many deaths, evenly chosen."""
     most = min(most, len(deaths))
     return [deaths[i * len(deaths) // most] for i in range(most)]
 
 
 async def _outcome(call: Awaitable[object], ends: list[float]) -> None:
-    """Waits for a call that may end with the connection; when it did, is added to ``ends``."""
+    """Wait for a call that may end with the connection; append the time of such an end to ``ends``."""
     try:
         await call
     except LOST as error:
         ends.append(time.monotonic())
-        error.__traceback__ = None  # It has the call's frame, and what that had in its hands.
+        error.__traceback__ = None  # The traceback refers to the frame of the call, and all its variables.
 
 
 async def _series(
     who: str, conversation: str, tally: Tally, one: Callable[[str, CrashPoint | None, int, bool], Awaitable[Ending]]
 ) -> None:
-    """Records what there is to die of; then lets a victim die of each, and looks at what is left."""
+    """Record the possible deaths; then let a victim die of each, and check the remains."""
     recorded = await one("record", None, 1, False)
     chosen = deaths(who, recorded)
     tally.planned = len(chosen)
@@ -172,20 +172,20 @@ async def _series(
         tally.killed += ending.died is not None
         if number == WARM:
             resident, mapped = traces.resident(), traces.mappings()[1]
-    # What a timer or the scheduler brought about while it was recorded may not come about again.
+    # Passages that depend on a timer or the scheduler may not happen again.
     assert tally.killed >= tally.planned // 2 - MISSED
     assert traces.resident() - resident < NOISE
     assert traces.mappings()[1] - mapped < 50
 
 
 async def _works() -> None:
-    """The next server takes the name, and the next client is served."""
+    """Check that the next server takes the name, and that the next client is served."""
     async with conversations.serve(), conversations.connect() as client:
         assert await client.add(1, 2) == 3
 
 
 def _swept(*, connected: bool) -> int:
-    """Nothing of ours is in /dev/shm, but for what a server had there that died in a handshake; that is removed."""
+    """Check that /dev/shm has only names of a server that died in a handshake; remove them and return their number."""
     if connected:
         assert nothing_is_left([]), "names of a connection that stood"
         return 0
@@ -195,14 +195,14 @@ def _swept(*, connected: bool) -> int:
 
 
 def _says(conversation: str) -> str:
-    """What the server is asked to do after a conversation."""
+    """Return the end that the client asks the server for after a conversation."""
     return {"drain": "drain", "shutdown": "stop"}.get(conversation, "exit")
 
 
 @pytest.mark.crashpoints
 @other_loop
 @each_conversation
-async def test_a_server_dies_under_a_client(
+async def test_calls_of_a_loop_client_raise_at_any_death_of_the_server(
     forking: Victims, order: Callable[[Side, str], Order], conversation: str
 ) -> None:
     tally = Tally()
@@ -226,7 +226,7 @@ async def test_a_server_dies_under_a_client(
             ending = await asyncio.to_thread(forking.end)
         else:
             ending = await asyncio.to_thread(forking.end, said)
-        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "not all were told"
+        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "a call has no error"
         tally.errors(ends, ending.died)
         tally.names += _swept(connected=connected)
         await _works()
@@ -239,7 +239,7 @@ async def test_a_server_dies_under_a_client(
 
 
 async def _talk(client: shmrpc.Client, conversation: str, rounds: int, ends: list[float]) -> None:
-    """Holds a conversation with calls in flight beside it until the server is gone."""
+    """Hold a conversation with calls in flight beside it until the server has ended."""
     waiting = [asyncio.create_task(_outcome(client.sleep(conversations.LONG), ends)) for _ in range(2)]
     try:
         for _ in range(rounds):
@@ -255,7 +255,7 @@ async def _talk(client: shmrpc.Client, conversation: str, rounds: int, ends: lis
 @pytest.mark.crashpoints
 @other_loop
 @each_conversation
-async def test_a_server_dies_under_a_client_in_threads(
+async def test_calls_of_a_thread_client_raise_at_any_death_of_the_server(
     forking: Victims, order: Callable[[Side, str], Order], conversation: str
 ) -> None:
     tally = Tally()
@@ -275,7 +275,7 @@ async def test_a_server_dies_under_a_client_in_threads(
             ending = await asyncio.to_thread(forking.end)
         else:
             ending = await asyncio.to_thread(forking.end, said)
-        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "not all were told"
+        assert ending.died is None or said != ["serving"] or len(ends) >= (2 if connected else 1), "a call has no error"
         tally.errors(ends, ending.died)
         tally.names += _swept(connected=connected)
         await _works()
@@ -288,7 +288,7 @@ async def test_a_server_dies_under_a_client_in_threads(
 
 
 def _talk_in_threads(conversation: str, rounds: int, ends: list[float]) -> bool:
-    """Holds a conversation with calls in flight beside it until the server is gone. Whether it was connected."""
+    """Hold a conversation with calls in flight beside it until the server has ended. Return True if it connected."""
     client = conversations.connect_in_threads(timeout=0)
     waiting: list[threading.Thread] = []
     failures: list[BaseException] = []
@@ -327,7 +327,7 @@ def _in_a_thread(run: Callable[[], None]) -> threading.Thread:
 
 
 class Served:
-    """A server in this loop, and a polite client of it that must not notice what becomes of the others."""
+    """A server in this loop, and a polite client that must not notice the deaths of others."""
 
     def __init__(self) -> None:
         self.server = conversations.serve()
@@ -360,11 +360,11 @@ class Served:
         await self.server.close()
 
     async def rid(self) -> bool:
-        """Whether the server has forgotten all others."""
+        """Return True if the server has dropped all other clients."""
         return await eventually_in_loop(lambda: self.server.connections == 1 and self.server.in_flight == 1, PATIENCE)
 
     async def next(self) -> None:
-        """The polite client is served, and so is the next one."""
+        """Check that the polite client is served, and a new one too."""
         answered = self.answered
         assert await eventually_in_loop(lambda: self.answered > answered, PATIENCE)
         async with conversations.connect() as client:
@@ -376,7 +376,7 @@ class Served:
 @one_loop
 @each_conversation
 @pytest.mark.parametrize("side", SIDES)
-async def test_a_client_dies_under_a_server(
+async def test_a_server_drops_a_client_that_dies_at_any_point(
     forking: Victims, order: Callable[[Side, str], Order], side: Side, conversation: str
 ) -> None:
     tally = Tally()
@@ -390,14 +390,14 @@ async def test_a_client_dies_under_a_server(
         return await asyncio.to_thread(forking.end)
 
     def ended(ending: Ending) -> list[float]:
-        """When handlers of calls in flight were cancelled, after the death."""
+        """Return the times after the death at which handlers of calls in flight were cancelled."""
         return [end for end in conversations.cancelled if ending.died is not None and end > ending.died]
 
     async def one(how: str, place: CrashPoint | None, rounds: int, fast: bool) -> Ending:
         ending = await die(how, place, rounds, fast)
         assert await served.rid()
         tally.errors(ended(ending), ending.died)
-        # Who died in its handshake is no connection: the server may hear of its end a turn of the loop later.
+        # A client that died in its handshake is no connection: the server may notice its end one loop iteration later.
         assert await eventually_in_loop(lambda: ours_in_shm() == [], PATIENCE)
         await served.next()
         assert await traces.gone(base), f"{traces.traces()} instead of {base} after {how} {place}"
@@ -443,7 +443,7 @@ async def test_every_native_point_is_passed_in_some_conversation(
         others = POINTS_OF_NAMES | POINTS_OF_QUEUES | of_stores
         return [name for name, times in passed.items() if not times and name not in others]
 
-    for _ in range(ROUNDS):  # Some are passed in time only if a thread gets its CPU: the sweeper's.
+    for _ in range(ROUNDS):  # Some points need a thread to run in time: the sweeper.
         for conversation in conversations.CONVERSATIONS:
             forking.start(order("server", conversation))
             assert await asyncio.to_thread(forking.line) == ["serving"]
@@ -462,12 +462,12 @@ async def test_every_native_point_is_passed_in_some_conversation(
     assert set(not_passed()) <= QUICK
 
 
-async def test_memory_that_is_asked_of_the_dead_is_no_want_of_memory() -> None:
+async def test_allocating_on_a_dead_connection_raises_that_it_is_lost() -> None:
     with ServerProcess("tests.reliability.deaths.conversations:service") as server:
         async with conversations.connect() as client:
             with conversations.connect_in_threads() as in_threads:
                 server.kill()
-                for _ in range(2):  # The loop has not heard of it yet.
+                for _ in range(2):  # The loop has not noticed the death.
                     with pytest.raises(shmrpc.ConnectionLost):
                         client.empty(conversations.ARRAY, "uint8")
                     with pytest.raises(shmrpc.ConnectionLost):

@@ -17,16 +17,16 @@ from tests.reliability.watched_service import as_new, held_by
 
 TARGET = "tests.reliability.watched_service:service"
 
-#: What each program begins with.
+#: The common beginning of the programs.
 PRELUDE = """
     import asyncio, atexit, os, sys, threading, time
     import shmrpc
     NAME = "tested.watched"
     async def begun(client):
-        await client.add(1, 2)  # What was sent before is with the server.
+        await client.add(1, 2)  # The server has all earlier requests after this call.
 """
 
-#: Programs by what they do, and their exit codes.
+#: Programs, and their exit codes.
 PROGRAMS = {
     "asyncio-run-ends-with-pending-tasks": (
         """
@@ -65,7 +65,7 @@ PROGRAMS = {
         """,
         5,
     ),
-    "a-stream-that-nobody-closes": (
+    "a-stream-left-open": (
         """
         async def main():
             global kept
@@ -162,7 +162,7 @@ PROGRAMS = {
         """,
         5,
     ),
-    "a-plain-stream-that-nobody-closes": (
+    "a-plain-stream-left-open": (
         """
         client = shmrpc.sync.connect(NAME).__enter__()
         stream = client.flood(100)
@@ -171,7 +171,7 @@ PROGRAMS = {
         """,
         5,
     ),
-    "memory-that-is-looked-at": (
+    "views-of-shared-memory": (
         """
         import numpy as np
         client = shmrpc.sync.connect(NAME).__enter__()
@@ -207,7 +207,7 @@ def server(shared_server: ServerProcess) -> ServerProcess:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_it_ends_as_it_would_without_calls_under_way(server: ServerProcess, program: str) -> None:
+def test_a_program_ends_as_it_would_without_calls_in_flight(server: ServerProcess, program: str) -> None:
     source, code = PROGRAMS[program]
     with shmrpc.sync.connect("tested.watched") as client:
         assert client.add(1, 2) == 3

@@ -1,4 +1,4 @@
-"""A fork while other threads are in calls: whatever lock they held, the child connects anew and works."""
+"""A fork while other threads are in calls: the child connects anew and works, regardless of the locks they held."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.reliability import figures
 
 TARGET = "tests.reliability.watched_service:service"
 
-#: Threads call without pause while the main thread forks; the child tries the old client, and a new one.
+#: A program whose threads call without pause while the main thread forks; the child tries the old and a new client.
 PARENT = """
     import gc, os, signal, sys, threading, warnings
     import shmrpc
@@ -47,7 +47,7 @@ PARENT = """
         with shmrpc.sync.connect("tested.watched", timeout=30) as own:
             assert own.add(1, 2) == 3
             assert (own.echo(array) == array).all()
-        client.close()  # Ours is a copy: this must not end the parent's.
+        client.close()  # A copy: closing it must not close the parent's.
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(counts))]
     for thread in threads:
@@ -77,7 +77,7 @@ PARENT = """
 
 
 @pytest.mark.slow
-def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None:
+def test_forked_children_connect_anew_and_the_parent_goes_on(server: ServerProcess) -> None:
     forks = scaled(15, 400)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PARENT), str(forks)],
@@ -92,7 +92,7 @@ def test_children_work_and_the_parent_is_unharmed(server: ServerProcess) -> None
     figures.note("forks with threads in calls", forks=forks, calls_meanwhile=calls)
 
 
-#: At the moment of the fork one thread receives for all, and another one sleeps until it is woken.
+#: A program that forks while one thread receives for all, and another one sleeps.
 HOLDING = """
     import gc, os, signal, threading
     import shmrpc
@@ -124,8 +124,8 @@ HOLDING = """
 """
 
 
-def test_threads_that_receive_and_wait_do_not_hold_up_the_child(server: ServerProcess) -> None:
-    """It closes its copy of the client, or a stream of it, as unwinding a ``with`` does."""
+def test_threads_in_calls_do_not_block_a_close_in_the_child(server: ServerProcess) -> None:
+    """The child closes its copy of the client, or a stream of it, as unwinding a ``with`` does."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(HOLDING)],
         capture_output=True,

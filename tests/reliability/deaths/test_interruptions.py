@@ -1,7 +1,7 @@
-"""A client in threads holds whatever happens between any two of its instructions.
+"""A client in threads survives interruptions between any two of its instructions.
 
-An exception, as the handler of a signal raises it; or a call on the same client, as such a handler or a ``__del__``
-makes it. After each the client works, and no other thread has lost an item or got one twice.
+An interruption is an exception, as a signal handler raises it, or a call on the same client, as such a handler or a
+``__del__`` makes it. After each the client works, and no other thread has lost an item or got it twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def in_time() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def dropped(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """What was raised as an object went, where Python has nobody to raise it to."""
+    """Collect exceptions in destructors, which Python cannot raise."""
     dropped: list[None] = []
 
     def hook(unraisable: Any) -> None:
@@ -59,7 +59,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
-    """Objects go when nothing has them, and the instructions of each round are the same."""
+    """Disable the collector, so that objects are freed at once and each round has the same instructions."""
     gc.collect()
     gc.disable()
     yield
@@ -67,10 +67,10 @@ def no_collections() -> Iterator[None]:
 
 
 def in_a_thread(test: Callable[..., None]) -> Callable[..., None]:
-    """Runs a test in a thread of its own.
+    """Run a test in a thread of its own.
 
-    What is raised between the last two instructions of an ``except`` clause leaves the exception that was handled there
-    to the thread as the one that is being handled, for good. No signal comes there.
+    An exception between the last two instructions of an ``except`` clause leaves the handled exception to the thread as
+    its current one, permanently. Signals do not arrive there.
     """
 
     @functools.wraps(test)
@@ -148,7 +148,7 @@ def _intercepted(call: shmrpc.Call) -> Iterator[None]:
 
 
 def _reconnect(client: Client) -> int:
-    """On a client of its own, whose connection has ended."""
+    """Call on another client, whose connection has ended."""
     other = shmrpc.sync.connect(NAME, timeout=PATIENCE, reconnect=True, interceptors=[_intercepted])
     with other:
         session = other._reconnector.session
@@ -158,7 +158,7 @@ def _reconnect(client: Client) -> int:
         return result
 
 
-#: By name: what is done, and what it gives.
+#: Operations by name, and their results.
 OPERATIONS: dict[str, tuple[Callable[[Client], Any], Any]] = {
     "call": (lambda client: client.add(1, 2), 3),
     "call that waits": (lambda client: client.later(5), 5),
@@ -182,21 +182,21 @@ OPERATIONS: dict[str, tuple[Callable[[Client], Any], Any]] = {
     "reconnect": (_reconnect, 3),
 }
 
-#: They take so long that the short form has fewer of them.
+#: Slow operations, which the short form interrupts at fewer places.
 _LONG_ONES = {"connect", "reconnect"}
 
 
-#: How many were raised, by test.
+#: Numbers of raised exceptions, by test.
 _tried: list[int] = []
 
 
 class Others:
-    """Threads that call and stream on the same client meanwhile."""
+    """Threads that call and stream on the same client at the same time."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._over = threading.Event()
-        #: Items of streams, and answers.
+        #: The number of items and answers.
         self.read = 0
         self.wrong: list[object] = []
         self._threads = [threading.Thread(target=self._run, args=(each,)) for each in (self._stream, self._call)]
@@ -241,7 +241,7 @@ def client(shared_server: ServerProcess) -> Iterator[Client]:
 
 
 def steps_of(operation: Callable[[Client], Any], client: Client) -> int:
-    """How many instructions an operation has."""
+    """Return the number of instructions of an operation."""
     operation(client)
     steps = Steps()
     with steps.followed():
@@ -250,7 +250,7 @@ def steps_of(operation: Callable[[Client], Any], client: Client) -> int:
 
 
 def places(count: int, most: int) -> Iterator[int]:
-    """Instructions at which something is to happen: all, or so many of them, others each time."""
+    """Return the instructions to interrupt: all, or a random selection of that size."""
     if LONG or count <= most:
         return iter(range(1, count + 1))
     return iter(sorted(random.sample(range(1, count + 1), most)))
@@ -261,7 +261,7 @@ def raise_interrupted() -> None:
 
 
 def check(client: Client, *, alone: bool, place: str) -> None:
-    """The client works, and nothing is left of what was interrupted."""
+    """Check that the client works, and that no call is left."""
     client.resume()
     assert client.add(20, 3) == 23, place
     if alone:
@@ -271,7 +271,7 @@ def check(client: Client, *, alone: bool, place: str) -> None:
 
 
 def check_the_rest(client: Client, before: tuple[int, int]) -> None:
-    """No handler is left at the server, and here no descriptor."""
+    """Check that no handler is left at the server, and no descriptor here."""
     assert eventually(lambda: client.under_way() == 0, PATIENCE), "a handler was not cancelled"
     assert eventually(lambda: gc.collect() >= 0 and traces() == before, PATIENCE), "a descriptor is left, or memory"
 
@@ -280,7 +280,7 @@ def check_the_rest(client: Client, before: tuple[int, int]) -> None:
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", OPERATIONS)
 @in_a_thread
-def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
+def test_an_exception_at_any_instruction_ends_only_the_operation(
     client: Client, dropped: list[None], name: str, crowded: bool
 ) -> None:
     operation, expected = OPERATIONS[name]
@@ -288,8 +288,8 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
     before = traces()
     tried = 0
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore", ResourceWarning)  # What was interrupted while it was closed.
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # It was interrupted before its first step.
+        warnings.simplefilter("ignore", ResourceWarning)  # Objects that were interrupted during their close.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # Before their first step.
         count = steps_of(operation, client)
         others = stack.enter_context(Others(client)) if crowded else None
         for at in places(count, most):
@@ -302,7 +302,7 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
                 tried += 1
             else:
                 assert result == expected, steps.place
-                assert not steps.place or dropped, f"what was raised was kept: {steps.place}"
+                assert not steps.place or dropped, f"an exception was lost: {steps.place}"
             dropped.clear()
             check(client, alone=not crowded, place=steps.place)
             assert others is None or not others.wrong, steps.place
@@ -316,8 +316,10 @@ def test_an_exception_anywhere_in_an_operation_ends_it_and_nothing_else(
 @pytest.mark.parametrize("crowded", [False, True], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "stop"])
 @in_a_thread
-def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Client, name: str, crowded: bool) -> None:
-    """A handler, or a __del__, that calls, that waits, that reads a stream, and one within another."""
+def test_a_call_at_any_instruction_of_an_operation_of_the_same_thread_works(
+    client: Client, name: str, crowded: bool
+) -> None:
+    """A handler or a __del__ makes calls, waits, reads a stream, and is itself interrupted by a call."""
     operation, expected = OPERATIONS[name]
     most = 5 if name in _LONG_ONES else (10 if crowded else 25)
     before = traces()
@@ -345,7 +347,7 @@ def test_a_call_anywhere_within_an_operation_of_the_same_thread_works(client: Cl
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in _LONG_ONES])
 @in_a_thread
-def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(client: Client, name: str) -> None:
+def test_a_second_exception_during_the_handling_of_the_first_has_no_further_effect(client: Client, name: str) -> None:
     operation, expected = OPERATIONS[name]
     before = traces()
     with warnings.catch_warnings():
@@ -368,14 +370,14 @@ def test_a_second_exception_within_what_the_first_one_causes_changes_nothing(cli
 
 
 class Second:
-    """Another exception, at so many calls and returns of functions, native ones among them, after the first."""
+    """A second exception, after that many calls and returns of functions, native functions included."""
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.count = 0
 
     def begin(self) -> None:
-        """The first one."""
+        """Raise the first exception."""
         sys.setprofile(self._step)
         raise Interrupted
 
@@ -388,7 +390,7 @@ class Second:
 
     @contextlib.contextmanager
     def ends(self) -> Iterator[None]:
-        """After the block there are no more."""
+        """Stop raising after the block."""
         try:
             yield
         finally:
@@ -402,7 +404,7 @@ def signalled(
     longest: float,
     others: Others | None = None,
 ) -> int:
-    """Does these in turn, while real signals come after up to ``longest`` seconds each; how many handlers raised."""
+    """Run operations during real signals, each after at most ``longest`` seconds; return how many handlers raised."""
     raised = 0
     chosen = random.Random(7)
 
@@ -440,8 +442,8 @@ def signalled(
     return raised
 
 
-def test_signals_at_any_time_end_what_the_main_thread_does_and_nothing_else(client: Client) -> None:
-    """Real ones: their handler raises, in the main thread, while others call and stream."""
+def test_signals_at_any_time_end_only_the_operation_of_the_main_thread(client: Client) -> None:
+    """Handlers of real signals raise in the main thread, while other threads call and stream."""
     operations = [operation for name, operation in OPERATIONS.items() if name not in _LONG_ONES]
     with Others(client) as others:
         raised = signalled(client, operations, scaled(200, 20_000), 2e-3, others)

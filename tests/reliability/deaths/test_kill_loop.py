@@ -1,4 +1,4 @@
-"""Servers and callers are killed again and again under load: what was answered was done once, and nothing twice."""
+"""Servers and callers are killed repeatedly under load: answered calls were executed once, and no call twice."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.reliability.deaths.kill_load import CALLERS, SURVIVORS, Calls, call_i
 from tests.reliability.deaths.ledger import Book, CallOutcome, Kind
 
 KILLS: Final = scaled(20, 1000)
-#: Seconds from one kill to the next.
+#: Seconds from one kill to the next, shortest and longest.
 PAUSES: Final = (0.02, 0.26)
-#: Seconds for what must happen, and does not depend on speed.
+#: Seconds for steps whose duration does not matter.
 PATIENCE: Final = 60
-#: Bytes that the memory of who calls through it all may grow by.
+#: Bytes by which the surviving caller may grow.
 NOISE: Final = 24 << 20
 
 
 class Processes:
-    """A server and its callers, each in the place of one that was killed."""
+    """A server and its callers, each replaced when it is killed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._forking = subprocess.Popen(
@@ -55,31 +55,31 @@ class Processes:
         return int(await asyncio.wait_for(asyncio.to_thread(self._forking.stdout.readline), PATIENCE))
 
     async def start(self, role: str) -> None:
-        """The next process of this role."""
+        """Start a process of this role."""
         self.pids[role] = await self._ask(f"start {role} {self._dice.randrange(1 << 30)}")
 
     async def kill(self, role: str) -> None:
-        """Kills it, and starts the next one."""
+        """Kill the process of this role, and start the next one."""
         os.kill(self.pids[role], signal.SIGKILL)
-        assert await self._ask(f"reap {self.pids.pop(role)}") == -signal.SIGKILL, "it had ended by itself"
+        assert await self._ask(f"reap {self.pids.pop(role)}") == -signal.SIGKILL, "the process had ended by itself"
         await self.start(role)
 
     async def end(self, role: str, expected: int) -> None:
-        """Waits for its own end, or kills it."""
+        """Wait for the process to end by itself, or kill it."""
         if expected < 0:
             os.kill(self.pids[role], -expected)
         assert await self._ask(f"reap {self.pids.pop(role)}") == expected
 
     def close(self) -> None:
-        """Whatever is left ends."""
+        """Kill the remaining processes."""
         for pid in self.pids.values():
-            os.kill(pid, signal.SIGKILL)  # Nobody has waited for it, so the number is its own.
+            os.kill(pid, signal.SIGKILL)  # The process is not reaped, so its id is not reused.
         self._forking.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.slow
 @one_loop
-async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
+async def test_answered_calls_are_executed_once_and_no_call_is_executed_twice(tmp_path: Path) -> None:
     seed = int(os.environ.get("SHMRPC_SEED", "20"))
     print(f"SHMRPC_SEED={seed}")  # noqa: T201 - read when it fails
     dice = random.Random(seed)
@@ -104,7 +104,7 @@ async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
             await processes.kill(role)
             if number == KILLS // 4:
                 resident = traces.resident()
-        # However few of them a busy machine has let through between the kills.
+        # A busy machine may have delayed calls between the kills.
         assert await eventually_in_loop(lambda: all(map(_has_all_kinds, books.values())), PATIENCE), "calls hang"
         for book in books.values():
             book.close()
@@ -119,7 +119,7 @@ async def test_every_acknowledged_call_is_accounted_for(tmp_path: Path) -> None:
         for book in books.values():
             book.close()
         processes.close()
-    assert swept()  # Of servers that died in a handshake.
+    assert swept()  # Names of servers that died in a handshake.
     faults = tmp_path / "faults"
     assert not faults.exists(), faults.read_text()
     asked, answered = _accounted(books)
@@ -143,25 +143,28 @@ def _since(deaths: list[float], errors: list[float]) -> list[float]:
 
 
 def _has_all_kinds(book: Book) -> bool:
-    """Whether calls of each kind were answered, and one-way calls have arrived. More may come meanwhile."""
-    kinds, told, executed = book.calls()
-    kinds, told = kinds[: len(told)], told[: len(kinds)]
-    answered = set(kinds[told == CallOutcome.ANSWERED].tolist())
+    """Return True if calls of each kind were answered, and one-way calls have arrived.
+
+    More calls may be recorded meanwhile.
+    """
+    kinds, outcomes, executed = book.calls()
+    kinds, outcomes = kinds[: len(outcomes)], outcomes[: len(kinds)]
+    answered = set(kinds[outcomes == CallOutcome.ANSWERED].tolist())
     return {*Kind} - {Kind.ONE_WAY} <= answered and bool(executed[: len(kinds)][kinds == Kind.ONE_WAY].any())
 
 
 def _accounted(books: dict[str, Book]) -> tuple[int, int]:
-    """Holds what callers were told against what was done; how many calls, and how many were answered."""
+    """Compare the callers' outcomes with the executions; return the numbers of calls and of answered calls."""
     asked = answered = 0
     for caller, book in books.items():
-        kinds, told, executed = book.calls()
+        kinds, outcomes, executed = book.calls()
         assert executed.max() <= 1, f"{caller}: {np.flatnonzero(executed > 1)} more than once"
-        acknowledged = told == CallOutcome.ANSWERED
+        acknowledged = outcomes == CallOutcome.ANSWERED
         assert (executed[acknowledged] == 1).all(), f"{caller}: answered, and not executed"
-        assert (executed[told == CallOutcome.NOT_EXECUTED] == 0).all(), f"{caller}: executed in spite of what was told"
+        assert (executed[outcomes == CallOutcome.NOT_EXECUTED] == 0).all(), f"{caller}: executed despite its outcome"
         for kind in set(Kind) - {Kind.ONE_WAY}:
             assert acknowledged[kinds == kind].any(), f"{caller}: no {kind.name} was answered"
-        assert executed[kinds == Kind.ONE_WAY].any(), f"{caller}: no one-way call arrived"
-        asked += len(told)
+        assert executed[kinds == Kind.ONE_WAY].any(), f"{caller}: one-way calls have not arrived"
+        asked += len(outcomes)
         answered += int(acknowledged.sum())
     return asked, answered

@@ -1,4 +1,4 @@
-"""Clients and a server do what a model in plain Python says, whatever is done to them and in whatever order."""
+"""Clients and a server behave as a model in plain Python predicts, for any steps in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.reliability import figures
 from tests.reliability.deaths.model_driver import Nursery
 from tests.reliability.deaths.model_machine import Machine
 
-#: The short form is the same each time; the long one is another each time, or that of a run that is to be seen again.
+#: The short form uses the same seed each time; the long one another one, or the seed of a run to repeat.
 SEED = int(os.environ.get("SHMRPC_SEED", random.randrange(1 << 32) if LONG else 1))
 
 SETTINGS = hypothesis.settings(
@@ -27,10 +27,10 @@ SETTINGS = hypothesis.settings(
     stateful_step_count=scaled(40, 60),
     deadline=None,
     database=None,
-    # A shorter way to a difference may take minutes to find: only for who asks.
+    # Shrinking a difference may take minutes: only on request.
     phases=[Phase.generate, *([Phase.shrink] if os.environ.get("SHMRPC_SHRINK") else [])],
     print_blob=True,
-    # Other processes take part, and a step waits for them.
+    # A step waits for other processes.
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 
@@ -43,15 +43,19 @@ def nursery(tmp_path: Path) -> Iterator[Nursery]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_clients_and_a_server_do_what_the_model_says(loop: str, nursery: Nursery) -> None:
+def test_clients_and_a_server_match_the_model(loop: str, nursery: Nursery) -> None:
     factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
 
-    class Here(Machine):
+    class ConfiguredMachine(Machine):
         pass
 
-    Here.nursery, Here.loop_factory, Here.server_loop = nursery, staticmethod(factory), loop
+    ConfiguredMachine.nursery, ConfiguredMachine.loop_factory, ConfiguredMachine.server_loop = (
+        nursery,
+        staticmethod(factory),
+        loop,
+    )
     before = sum(Machine.ran.values())
     figures.note("model", seed=SEED)
-    run_state_machine_as_test(hypothesis.seed(SEED + (loop == "uvloop"))(Here), settings=SETTINGS)
+    run_state_machine_as_test(hypothesis.seed(SEED + (loop == "uvloop"))(ConfiguredMachine), settings=SETTINGS)
     figures.note("model", **{f"steps on {loop}": sum(Machine.ran.values()) - before, "differences": 0})
     figures.note("model, steps", **dict(Machine.ran))

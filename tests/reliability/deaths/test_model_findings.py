@@ -1,4 +1,4 @@
-"""What the model found, each as a plain test."""
+"""Regression tests of the defects that the model has found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = "tests.helpers.stream_service:service"
 def outcome_of_a_call_without_a_server(
     server: ServerProcess, end: Callable[[shmrpc.sync.Client], None]
 ) -> BaseException | None:
-    """What a thread reads that waits for the next server, when ``end`` ends that."""
+    """Return the error of a thread that waits for the next server, when ``end`` ends the wait."""
     with shmrpc.sync.connect("tested.flows", reconnect=True, timeout=60) as client:
         server.kill()
         with pytest.raises(shmrpc.ServiceUnavailable):
@@ -37,11 +37,11 @@ def outcome_of_a_call_without_a_server(
         thread.start()
         while (
             turn := client._reconnector._connecting.try_acquire()
-        ) is not None:  # It is ours: the thread is not there yet.
+        ) is not None:  # This thread has the lock: the other has not begun to wait.
             turn.release()
         end(client)
         thread.join(20)
-        assert not thread.is_alive(), "it waits on"
+        assert not thread.is_alive(), "the thread still waits"
         return outcomes[0] if outcomes else None
 
 
@@ -59,7 +59,7 @@ def test_a_thread_that_waits_for_a_server_is_freed_by_stop(server: ServerProcess
     assert isinstance(outcome_of_a_call_without_a_server(server, stop), shmrpc.CallStopped)
 
 
-def test_a_first_connection_that_is_waited_for_is_given_up_by_close() -> None:
+def test_closing_a_client_ends_its_first_connection_attempt() -> None:
     client = shmrpc.sync.connect("tested.flows", timeout=60)
     outcomes: list[BaseException] = []
 
@@ -73,26 +73,26 @@ def test_a_first_connection_that_is_waited_for_is_given_up_by_close() -> None:
     thread.start()
     client.close()
     thread.join(20)
-    assert not thread.is_alive(), "it waits on"
-    # Who closes first is told that it is closed, too.
+    assert not thread.is_alive(), "the thread still waits"
+    # If the close comes first, connecting raises that the client is closed.
     assert isinstance(outcomes[0], (shmrpc.ConnectionLost, shmrpc.LocalProtocolError))
 
 
-def test_what_a_server_had_sent_is_read_though_another_call_hears_of_its_end(server: ServerProcess) -> None:
+def test_items_that_arrived_are_read_although_another_call_learns_of_the_servers_end(server: ServerProcess) -> None:
     with shmrpc.sync.connect("tested.flows") as client:
         items = client.count(5)
         assert next(items) == 0
         while client.seen().get("count:finished") != 1:
             pass
-        client.sleep(0.01)  # The end is sent once the generator has ended, in another turn of the server's loop.
+        client.sleep(0.01)  # The end is sent after the generator has ended, in another iteration of the server's loop.
         server.kill()
         with pytest.raises(shmrpc.ConnectionLost):
             client.wait_for_ready(0)
         assert list(items) == [1, 2, 3, 4]
 
 
-def test_a_stream_that_was_begun_may_have_been_executed(server: ServerProcess) -> None:
-    """It owes the dead server credit before it comes to the end."""
+def test_a_begun_stream_may_have_been_executed(server: ServerProcess) -> None:
+    """The client owes the dead server credit before it reaches the end."""
     with shmrpc.sync.connect("tested.flows") as client:
         items = client.flood()
         assert next(items) == 0
@@ -104,8 +104,8 @@ def test_a_stream_that_was_begun_may_have_been_executed(server: ServerProcess) -
         assert caught.value.maybe_executed
 
 
-async def test_what_a_call_returned_that_had_waited_in_line_is_let_go() -> None:
-    """It ends as soon as it begins: without a task of its own, and not by the server's pump."""
+async def test_the_result_of_a_call_that_had_to_wait_is_released() -> None:
+    """The call ends as soon as it begins: without a task of its own, and not by the server's pump."""
     service, gate = shmrpc.Service("tested.gate"), asyncio.Event()
 
     @service.endpoint

@@ -1,4 +1,4 @@
-"""Servers, NATS and clients that are killed under load: what each call was told against what was done."""
+"""Servers, NATS and clients are killed under load: the outcomes of calls match the ledger of executions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import shmrpc
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
-from tests.reliability.deaths.called_notes import LEDGER, CallOutcomes, call_on, check, service
+from tests.reliability.deaths.recorded_calls import LEDGER, CallOutcomes, call_on, check, service
 
 
-async def test_calls_are_executed_at_most_once_and_what_is_told_of_them_is_true(
+async def test_calls_over_nats_are_executed_at_most_once_and_their_outcomes_are_true(
     tmp_path: Path, monkeypatch: Any, caplog: Any
 ) -> None:
     caplog.set_level("CRITICAL", "shmrpc")
@@ -30,9 +30,9 @@ async def test_calls_are_executed_at_most_once_and_what_is_told_of_them_is_true(
         ]
         for client in clients:
             await client.__aenter__()
-        told = CallOutcomes()
+        outcomes = CallOutcomes()
         running = [
-            asyncio.create_task(call_on(clients[place], f"{place}.{number}", stop, told, 4 * place + number))
+            asyncio.create_task(call_on(clients[place], f"{place}.{number}", stop, outcomes, 4 * place + number))
             for place in range(4)
             for number in range(4)
         ]
@@ -60,11 +60,11 @@ async def test_calls_are_executed_at_most_once_and_what_is_told_of_them_is_true(
         for server in servers:
             server.__exit__(None, None, None)
         nats.close()
-    assert len(check(tmp_path / "ledger", [told]).answered) > 100
+    assert len(check(tmp_path / "ledger", [outcomes]).answered) > 100
 
 
 def _server(nats: NatsServer) -> ServerProcess:
-    return ServerProcess("tests.reliability.deaths.called_notes:service", "--at", nats.url)
+    return ServerProcess("tests.reliability.deaths.recorded_calls:service", "--at", nats.url)
 
 
 def _client_that_dies(nats: NatsServer) -> None:

@@ -1,4 +1,4 @@
-"""A member of a name dies, at each native point and at any moment: others go on, and nothing is lost or doubled."""
+"""A member of a shared object dies, at each native point and at any moment: no permit is lost or doubled."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.helpers.member_process import MemberProcess
 from tests.helpers.scale import LONG, scaled
 from tests.helpers.server_process import eventually
 from tests.reliability import figures
-from tests.reliability.deaths.name_roles import ROLES
-from tests.reliability.deaths.name_workers import PATIENCE
+from tests.reliability.deaths.object_roles import ROLES
+from tests.reliability.deaths.object_workers import PATIENCE
 
 pytestmark = pytest.mark.crashpoints
 
 KILLS = 10_000 if LONG else 150
 
-#: What a victim does, in statements.
+#: Statements that a victim executes.
 OPEN = (
     'gate = sync.Semaphore("gpu", 2); go = sync.Event("go"); lock = sync.Lock("config"); world = sync.store("world"); '
     'ready = sync.Signal("ready")'
@@ -49,7 +49,7 @@ def core() -> None:
 
 @pytest.fixture(autouse=True)
 def swept(runtime: Path) -> Iterator[None]:
-    """What a last member leaves that was killed is there until a clean-up."""
+    """Remove the remains of members that were killed, and check that no name is left."""
     yield
     with host_to_oneself():
         cleanup.clean()
@@ -57,7 +57,7 @@ def swept(runtime: Path) -> Iterator[None]:
 
 
 def survive() -> None:
-    """Opens what the dead had, and uses all of it: no permit is lost, none is doubled."""
+    """Open the objects of the dead, and use them all: no permit is lost, none is doubled."""
     gate, lock, go = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config"), shmrpc.sync.Event("go")
     ready, world = shmrpc.sync.Signal("ready"), shmrpc.sync.store("world", busy_timeout=PATIENCE)
     assert world.get("sum", [1, 2, 3]) == [1, 2, 3]
@@ -79,7 +79,7 @@ def survive() -> None:
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[MemberProcess]:
-    """The process of which the victims are forked: it has no names open."""
+    """Start the process that forks the victims: it has no objects open."""
     with MemberProcess(points=True) as member:
         member.do("names = globals()")
         yield member
@@ -90,14 +90,14 @@ def die_at(point: str, times: int) -> str:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("before", ["nobody", "a dead member", "a living member"])
+@pytest.mark.parametrize("before", ["no member", "a dead member", "a living member"])
 @pytest.mark.parametrize("point", sorted(crash_points.POINTS_OF_NAMES))
-def test_a_member_that_dies_at_a_point_takes_nothing_along(
+def test_a_death_at_a_point_loses_no_permit(
     parent: MemberProcess, runtime: Path, point: str, before: str, times: int
 ) -> None:
     parent.do(f"import os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
     living: list[Any] = []
-    if before != "nobody":
+    if before != "no member":
         living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go"), shmrpc.sync.Lock("config")]
         living += [shmrpc.sync.store("world"), shmrpc.sync.Signal("ready")]
         assert parent.do(f"result = forked({f'{OPEN}; {USE}; {DIE}'!r}, names)") == -9
@@ -116,7 +116,7 @@ def test_a_member_that_dies_at_a_point_takes_nothing_along(
 @pytest.mark.parametrize(
     "point", ["PermitTaken", "PermitFreed", "Signalled", "EventSet", "SlotWoken", "LeaveBegun", "MemberLeft"]
 )
-def test_those_who_wait_for_a_member_that_dies_go_on(point: str) -> None:
+def test_waiters_for_a_member_that_dies_go_on(point: str) -> None:
     with MemberProcess(points=True) as victim, MemberProcess() as waiting, MemberProcess() as looping:
         victim.do('gate = sync.Semaphore("gpu", 1); gate.acquire()')
         victim.do('go = sync.Event("go"); ready = sync.Signal("ready")')
@@ -139,7 +139,7 @@ def _until_waiting(count: int) -> None:
     assert eventually(lambda: any(each.name == "gpu" and each.waiters == count for each in inspect_all_objects(print)))
 
 
-def test_each_point_of_a_name_is_passed() -> None:
+def test_each_point_of_an_object_is_passed() -> None:
     with MemberProcess(points=True) as member:
         member.do("names = globals()")
         member.do(OPEN)
@@ -152,13 +152,13 @@ def test_each_point_of_a_name_is_passed() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_member_that_dies_at_a_line_of_python_takes_nothing_along(
+def test_a_death_at_a_line_of_python_loses_no_permit(
     parent: MemberProcess, runtime: Path, tmp_path: Path, role: str
 ) -> None:
-    """Beside a living member, and where it was the only one."""
+    """The member dies beside a living member, and as the only one."""
     parent.do(f"import json, os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
-    parent.do("from tests.reliability.deaths import name_roles; names = globals()")
-    begin, play = "lines = crash_points.Lines(crash_points.FILES_OF_NAMES)", f"name_roles.ROLES[{role!r}]()"
+    parent.do("from tests.reliability.deaths import object_roles; names = globals()")
+    begin, play = "lines = crash_points.Lines(crash_points.FILES_OF_NAMES)", f"object_roles.ROLES[{role!r}]()"
     reached = f"open({str(tmp_path / 'reached')!r}, 'w').write(json.dumps(list(lines.reached)))"
     assert parent.do(f"result = forked({f'{begin}; lines.record(); {play}; {reached}'!r}, names)") == 0
     lines = [tuple(line) for line in json.loads((tmp_path / "reached").read_text())]
@@ -169,7 +169,7 @@ def test_a_member_that_dies_at_a_line_of_python_takes_nothing_along(
     for number, line in enumerate(chosen):
         living = [shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Event("go")] if number % 2 else []
         ended = parent.do(f"result = forked({f'{begin}; lines.die_at({line!r}, -1); {play}'!r}, names)")
-        assert ended in (0, -9), f"at {line}"  # What a timer brought about may not come about again.
+        assert ended in (0, -9), f"at {line}"  # A line that depends on a timer may not be reached again.
         killed += ended == -9
         began = time.monotonic()
         survive()
@@ -181,11 +181,11 @@ def test_a_member_that_dies_at_a_line_of_python_takes_nothing_along(
     figures.note(f"a member that dies at a line, {role}", lines=most, killed=killed, others=figures.times(seconds))
 
 
-def test_members_that_are_killed_at_any_moment_lose_and_double_nothing() -> None:
+def test_kills_at_any_moment_neither_lose_nor_double_a_permit() -> None:
     seed = random.randrange(1 << 32)
     with MemberProcess() as parent:
-        parent.do("from tests.reliability.deaths import name_workers")
-        assert parent.do(f"result = name_workers.kill_loop({KILLS}, {seed})")["killed"] == KILLS
+        parent.do("from tests.reliability.deaths import object_workers")
+        assert parent.do(f"result = object_workers.kill_loop({KILLS}, {seed})")["killed"] == KILLS
     survive()
     frame = shmrpc.sync.memory("frame", 64)
     frame.lock.acquire(PATIENCE)

@@ -1,7 +1,7 @@
-"""Workers and masters of pools that are killed at any moment: every task has one end, and nothing is left.
+"""Workers and masters of pools are killed at any moment: every task has one end, and nothing is left.
 
-Each task writes that it has begun, and that it has ended, into a file of its own worker; the master compares what it
-was told with these ledgers. SHMRPC_TORTURE=1 kills a thousand times.
+Each task records its begin and its end in a file of its worker; the test compares the master's results with these
+ledgers. SHMRPC_TORTURE=1 kills a thousand times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKERS = 3
 
 
 def ledger(directory: Path) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """How often each task has begun, and has ended, as the workers wrote it."""
+    """Return how often each task has begun, and how often it has ended."""
     begun: collections.Counter[int] = collections.Counter()
     ended: collections.Counter[int] = collections.Counter()
     for path in directory.iterdir():
@@ -43,23 +43,23 @@ def ledger(directory: Path) -> tuple[collections.Counter[int], collections.Count
 
 
 async def kill_at_times(pool: shmrpc.Pool, kills: int, generator: random.Random) -> None:
-    """Kills that many workers, one after the other."""
+    """Kill that many workers, one after the other."""
     done = 0
     while done < kills:
         await asyncio.sleep(generator.uniform(0, 0.03))
         if workers := pool.stats().workers:
             try:
                 os.kill(generator.choice(workers).pid, signal.SIGKILL)
-            except ProcessLookupError:  # It was killed before, which its pool has not seen.
+            except ProcessLookupError:  # A worker that was killed before, which the pool has not noticed.
                 continue
             done += 1
-            # As long as all die before they are ready, nothing is run.
+            # No task runs as long as all workers die before they are ready.
             while pool.stats().replaced < done - 1:
                 await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("kind", ["map", "submit", "run"])
-async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str) -> None:
+async def test_each_task_has_one_end_when_workers_are_killed(tmp_path: Path, kind: str) -> None:
     kills, generator = scaled(8, 334), random.Random(kind)
     count = 0
     outcomes: dict[int, object] = {}
@@ -75,7 +75,7 @@ async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str
         while not killing.done():
             numbers = range(count, count := count + 500)
             if kind == "map":
-                # What raises ends a map: then those that were not told of may have been run or not.
+                # An exception ends a map: the tasks without a result may have been executed or not.
                 try:
                     async for number in pool.map(entered, [str(tmp_path)] * len(numbers), numbers, ordered=False):
                         assert number not in outcomes, "a task has two results"
@@ -93,14 +93,14 @@ async def test_each_task_has_one_end_whoever_is_killed(tmp_path: Path, kind: str
         assert await pool.run(entered, str(tmp_path), count) == count
     begun, ended = ledger(tmp_path)
     assert max(begun.values()) == 1, "a task was run twice"
-    told = {number for number, outcome in outcomes.items() if outcome == number}
-    assert told <= ended.keys(), "a result came of a task that has not ended"
-    died = outcomes.keys() - told
+    completed = {number for number, outcome in outcomes.items() if outcome == number}
+    assert completed <= ended.keys(), "a result came of a task that has not ended"
+    died = outcomes.keys() - completed
     assert all(isinstance(outcomes[number], shmrpc.WorkerDied) for number in died)
     assert len(died) <= kills, "a death has cost more than one task"
     if kind != "map":
         assert outcomes.keys() == set(range(count))
-        assert told | died == set(range(count))
+        assert completed | died == set(range(count))
 
 
 MASTER = """
@@ -136,37 +136,37 @@ async def main():
         while len(pool.stats().workers) < WORKERS:
             await asyncio.sleep(0.01)
         print("ready", flush=True)
-        with open(f"{directory}/told", "w", buffering=1) as told:
+        with open(f"{directory}/results", "w", buffering=1) as results:
             async for number in work(pool):
-                told.write(f"{number:015}\\n")
+                results.write(f"{number:015}\\n")
 
 asyncio.run(main())
 """.replace("WORKERS", str(WORKERS))
 
 
 def left_of_pools() -> list[str]:
-    """What connections of pools have left in shared memory."""
+    """Return names that connections of pools have left in shared memory."""
     return [name for name in os.listdir("/dev/shm") if name.startswith("shmrpc.pool.")]
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
+    """Return the children of a process, and their children."""
     children: list[int] = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It may go meanwhile.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The process may end meanwhile.
         for thread in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (thread / "children").read_text().split())
     return [*children, *(each for child in children for each in descendants(child))]
 
 
-def has_told(directory: Path) -> bool:
-    """Whether a master was told of any result."""
-    told = directory / "told"
-    return told.exists() and told.stat().st_size > 0
+def has_results(directory: Path) -> bool:
+    """Return True if a master has received a result."""
+    results = directory / "results"
+    return results.exists() and results.stat().st_size > 0
 
 
 @pytest.mark.parametrize("kind", ["map", "submit", "run", "scatter"])
-def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tmp_path: Path, kind: str) -> None:
-    generator, all_told = random.Random(kind), 0
+def test_a_killed_master_leaves_no_process_and_runs_no_task_twice(tmp_path: Path, kind: str) -> None:
+    generator, count_of_results = random.Random(kind), 0
     for attempt in range(scaled(2, 250)):
         directory = tmp_path / str(attempt)
         directory.mkdir()
@@ -174,7 +174,7 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master:
             assert master.stdout is not None
             assert master.stdout.readline() == "ready\n"
-            assert eventually(functools.partial(has_told, directory))
+            assert eventually(functools.partial(has_results, directory))
             time.sleep(generator.uniform(0, 0.2))
             processes = descendants(master.pid)
             master.kill()
@@ -183,14 +183,16 @@ def test_nothing_is_left_of_a_master_that_is_killed_and_no_task_was_run_twice(tm
         while not all(map(gone, processes)):
             assert time.monotonic() < end, "a worker or the fork server has outlived its master"
             time.sleep(0.005)
-        path = directory / "told"
-        told = [int(line) for line in path.read_text().split()] if path.exists() else []
+        path = directory / "results"
+        results = [int(line) for line in path.read_text().split()] if path.exists() else []
         path.unlink(missing_ok=True)
         begun, ended = ledger(directory)
         assert max(begun.values(), default=1) == 1, "a task was run twice"
-        assert len(set(told)) == len(told) and set(told) <= ended.keys(), "a result came of a task that has not ended"
+        assert len(set(results)) == len(results) and set(results) <= ended.keys(), (
+            "a result came of a task that has not ended"
+        )
         assert len(begun.keys() - ended.keys()) <= WORKERS
-        all_told += len(told)
-    assert all_told
-    # Other tests have some for a moment.
+        count_of_results += len(results)
+    assert count_of_results
+    # Other tests have such names for a moment.
     assert eventually(lambda: not left_of_pools()), "a connection has left its name"

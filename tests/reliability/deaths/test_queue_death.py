@@ -1,4 +1,4 @@
-"""Members of a queue die at every step of what they do: no item is lost or doubled, and the others go on."""
+"""Members of a queue die at every step: no item is lost or doubled, and the others go on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.reliability.deaths.queue_workers import PATIENCE
 pytestmark = pytest.mark.crashpoints
 
 KILLS = scaled(150, 10_000)
-#: Kills between two looks at the ledger.
+#: Kills between two checks of the ledger.
 ROUND = 150
-#: Bytes that an empty queue may keep: the chunk that is filled next, and what the allocator does not give back at once.
+#: Bytes that an empty queue may keep: the chunk that is filled next, and memory that the allocator returns later.
 KEPT = 256 << 10
-#: A name that no other run of these tests has.
+#: A name that only this test run uses.
 OURS = f"dying{os.getpid()}"
 
 
@@ -44,7 +44,7 @@ def nothing_is_left(runtime: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[MemberProcess]:
-    """The process of which the victims are forked: it has no names open."""
+    """Start the process that forks the victims: it has no objects open."""
     with MemberProcess(points=True) as member:
         member.do("from tests.reliability.deaths import queue_ledger, queue_workers; names = globals()")
         yield member
@@ -52,12 +52,12 @@ def parent() -> Iterator[MemberProcess]:
 
 @pytest.fixture
 def q() -> Iterator[shmrpc.sync.Queue]:
-    """The queue, of a member that lives."""
+    """Open the queue as the living member."""
     with shmrpc.sync.queue(OURS, max_memory="16MiB") as opened:
         yield opened
 
 
-#: What a victim does, in statements; `n` and `B` are the numbers of its items.
+#: Statements that a victim executes; `n` and `B` are the numbers of its items.
 ROLES: dict[str, str] = {
     "puts a small item": "say('putting', n); q.put(n); say('put', n)",
     "puts a batch": "say('putting', *B); q.put_many(map(queue_ledger.item, B)); say('put', *B)",
@@ -75,18 +75,18 @@ c = q.claim(); m = queue_ledger.number_of(c.value); say('claimed', m, int(c.rede
 d = q.claim(); o = queue_ledger.number_of(d.value); say('claimed', o, int(d.redelivered))
 say('acknowledging', m); c.ack(); say('acknowledged', m)
 say('acknowledging', o); d.ack(); say('acknowledged', o)""",
-    "gives back": """
+    "nacks": """
 c = q.claim(); m = queue_ledger.number_of(c.value); say('claimed', m, int(c.redelivered)); c.nack()""",
 }
-#: A victim that has held claims dies while it does another thing.
+#: Statements by which a victim holds claims while it dies in another operation.
 HOLDS = (
     "held = [q.claim(), q.claim()]; [say('claimed', queue_ledger.number_of(c.value), int(c.redelivered)) for c in held]"
 )
 
 FILLS = "filling = [q.reserve(queue_ledger.WORDS).__enter__() for _ in range(2)]"
 
-#: The points of memory that members share, which a queue passes; and where a member dies first, for another one to pass
-#: them.
+#: Points of shared memory that a queue passes; and the point at which a member dies first, so that another one
+#: passes them.
 SHARED: dict[str, str] = {
     "LockAcquired": "",
     "LockTakenOver": "WordChanged",
@@ -109,14 +109,14 @@ SHARED: dict[str, str] = {
 POINTS = {**dict.fromkeys(sorted(crash_points.POINTS_OF_QUEUES - {"ClaimRecovered"}), ""), **SHARED}
 
 
-def hear_of_deaths(queue: shmrpc.sync.Queue) -> None:
-    """A member hears of deaths once it has taken something, or tried to."""
+def notice_deaths(queue: shmrpc.sync.Queue) -> None:
+    """Let the member notice deaths, which it does when it takes an item, or tries to."""
     with pytest.raises(shmrpc.QueueEmpty):
         queue.dead_letters.get_nowait()
 
 
 def settle(queue: shmrpc.sync.Queue, ledger: Path) -> dict[str, int]:
-    """Takes out what is left once all others are dead: it is what the ledger says, and in order, and nothing more."""
+    """Take out the remaining items after the death of all others; check them against the ledger, and their order."""
     drained, account = [], Account(ledger)
     assert eventually(lambda: queue.stats().held == [], PATIENCE), queue.stats()
     end = time.monotonic() + PATIENCE
@@ -133,7 +133,7 @@ def settle(queue: shmrpc.sync.Queue, ledger: Path) -> dict[str, int]:
     found = account.close()
     assert drained == sorted(drained), "not in order"
     flags = [redelivered for _, redelivered in drained]
-    assert flags == sorted(flags, reverse=True), "what comes back is not the first in line"
+    assert flags == sorted(flags, reverse=True), "redelivered items do not come first"
     stats = queue.stats()
     assert (stats.depth, stats.held, stats.dead) == (0, [], 0)
     assert eventually(lambda: queue.stats().used <= KEPT), queue.stats()
@@ -142,7 +142,7 @@ def settle(queue: shmrpc.sync.Queue, ledger: Path) -> dict[str, int]:
 
 
 class Victims:
-    """Members that die, one after the other, and what the one that lives finds."""
+    """Members that die, one after the other, and the checks of the living member."""
 
     def __init__(self, parent: MemberProcess, runtime: Path, ledger: Path, queue: shmrpc.sync.Queue) -> None:
         self._parent = parent
@@ -157,7 +157,7 @@ class Victims:
         return self._serial
 
     def put_first(self, count: int) -> None:
-        """The one that lives puts items."""
+        """Put items as the living member."""
         serial = self._next()
         numbers = range(serial << 32, (serial << 32) + count)
         with contextlib.closing(Ledger(self._ledger, serial)) as ledger:
@@ -167,9 +167,9 @@ class Victims:
             ledger.write("put", *numbers)
 
     def die(self, role: str, point: str, times: int, before: str = "", *, opening: bool = False) -> bool:
-        """Lets a member do this and die at the point; False if it has not passed that.
+        """Let a member play a role and die at a point. Return False if it has not passed the point.
 
-        The passages count from the end of what it does ``before`` on, or, with ``opening``, from the beginning.
+        The passages count from the end of ``before`` on or, with ``opening``, from the beginning.
         """
         serial = self._next()
         arm = f"crash_points.die_at_point({point!r}, {times}, -1)"
@@ -190,18 +190,18 @@ q.close()
         return bool(ended)
 
     def settle(self) -> None:
-        """All that the dead had comes back, and the ledger is right."""
+        """Check that all items of the dead return, and that the ledger balances."""
         settle(self._queue, self._ledger)
 
 
 @pytest.fixture
 def victims(parent: MemberProcess, runtime: Path, tmp_path: Path, q: shmrpc.sync.Queue) -> Victims:
-    hear_of_deaths(q)
+    notice_deaths(q)
     return Victims(parent, runtime, tmp_path / "ledger", q)
 
 
 def _times(role: str, point: str) -> Iterator[int]:
-    """The passages at which a member dies: all of them, or in the short form the first and some others."""
+    """Yield the passages at which a member dies: all of them, or in the short form the first and some others."""
     chance = random.Random(f"{role} {point}")
     times = 0
     while True:
@@ -210,14 +210,14 @@ def _times(role: str, point: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_who_dies_at_a_point_loses_and_doubles_nothing(victims: Victims, point: str) -> None:
+def test_a_death_at_a_point_neither_loses_nor_doubles_an_item(victims: Victims, point: str) -> None:
     wreck = POINTS[point]
     for role in ROLES:
         for times in _times(role, point):
             victims.put_first(4)
             if wreck:
                 assert victims.die("puts a batch", wreck, 1 + times)
-            before = "" if role in ("claims", "gives back") or wreck else HOLDS
+            before = "" if role in ("claims", "nacks") or wreck else HOLDS
             has_died = victims.die(role, point, times, before)
             victims.settle()
             if not has_died:
@@ -237,19 +237,19 @@ def test_who_dies_at_a_point_loses_and_doubles_nothing(victims: Victims, point: 
         ("Recovered", 1),
     ],
 )
-def test_who_dies_while_it_gives_back_what_the_dead_had_loses_nothing(
+def test_a_death_during_the_recovery_of_a_dead_member_loses_no_item(
     parent: MemberProcess, runtime: Path, tmp_path: Path, q: shmrpc.sync.Queue, point: str, times: int
 ) -> None:
-    """One that holds claims and fills memory dies; so does the next one, while it gives that back."""
+    """A member that holds claims and fills memory dies; so does the next one, while it returns them."""
     victims = Victims(parent, runtime, tmp_path / "ledger", q)
     victims.put_first(8)
     assert victims.die("puts a small item", "ItemsPut", 1, f"{HOLDS}; {FILLS}")
     assert victims.die("gets", point, times, opening=True)
-    hear_of_deaths(q)
+    notice_deaths(q)
     victims.settle()
 
 
-def test_members_that_are_killed_at_any_moment_lose_and_double_nothing(
+def test_kills_at_any_moment_neither_lose_nor_double_an_item(
     runtime: Path, tmp_path: Path, q: shmrpc.sync.Queue
 ) -> None:
     q.close()
@@ -259,7 +259,7 @@ def test_members_that_are_killed_at_any_moment_lose_and_double_nothing(
         MemberProcess() as forks,
     ):
         forks.do("from tests.reliability.deaths import queue_workers")
-        hear_of_deaths(q)
+        notice_deaths(q)
         while killed < KILLS:
             ledger, gets = tmp_path / "ledger", killed // ROUND % 2 == 1
             kill = f"queue_workers.kill_loop({OURS!r}, {ROUND}, {seed + killed}, {str(ledger)!r}, {gets}, {first})"

@@ -1,4 +1,4 @@
-"""Members of a store die at every step of what they do: what they had committed stays, the rest never was."""
+"""Members of a store die at every step: their committed changes stay, the others are undone."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ KILLS = scaled(80, 10_000)
 ROUND = 60
 
 
-#: Bytes that an empty store may keep: what the allocator does not give back at once.
+#: Bytes that an empty store may keep: memory that the allocator returns later.
 KEPT = 2 * LARGE
-#: The points that only those pass who come after one that has died.
+#: Points that a member passes only after another one has died.
 OF_HEIRS = ("RedoBegun", "RedoWordStored", "RedoDone", "RepairPunched", "StoreRecovered")
-#: Where one dies for another one to pass those, and how often a role passes it.
+#: Points at which a member dies so that another one passes these, and how often a role passes them.
 WRECKS = {"LogWordStored": 12, "NumberTaken": 2}
-#: Points beyond those of stores alone, and where a member dies first for another one to pass them.
+#: Further points beside those of stores, and the point at which a member dies first so that another one passes them.
 POINTS = {
     "LockAcquired": "",
     "LockTakenOver": "LogWordStored",
@@ -54,35 +54,35 @@ def nothing_is_left(runtime: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[MemberProcess]:
-    """The process of which the victims are forked: it has no names open."""
+    """Start the process that forks the victims: it has no objects open."""
     with MemberProcess(points=True) as member:
         member.do("from tests.reliability import store_roles; names = globals()")
         yield member
 
 
 class Victims:
-    """Members that die, one after the other, and what the one that lives finds."""
+    """Members that die, one after the other, and the checks of the living member."""
 
     def __init__(self, parent: MemberProcess, runtime: Path, directory: Path) -> None:
         self._parent = parent
         parent.do(f"import os; os.environ['XDG_RUNTIME_DIR'] = {str(runtime.parent)!r}")
         self._directory = directory
         self._serial = 0
-        #: What may be found: what was under way when somebody died is done, or is not.
+        #: Possible contents: with and without the change that was under way at a death.
         self._expected: list[Plain] = []
         self.deaths = 0
-        #: How long the first change of another one took after a death.
+        #: Seconds of another member's first change after each death.
         self.seconds: list[float] = []
 
     def begin(self, store: shmrpc.sync.Store) -> None:
-        """What is there before somebody dies."""
+        """Fill the store before a death."""
         plain = Plain()
         for each in (store, plain):
             store_roles.begin(each)
         self._expected = [plain]
 
     def die(self, role: str, point: str, times: int) -> bool:
-        """Lets a member open the store, play a role, close it, and die at a point; False if it has not passed that."""
+        """Let a member open the store, play a role, close it, and die at a point. Return False if it has not died."""
         self._serial += 1
         ledger = self._directory / str(self._serial)
         code = f"""
@@ -106,7 +106,7 @@ store_roles.follow({OURS!r}, {role!r}, {self._serial}, {str(ledger)!r})
         return bool(ended)
 
     def settle(self, store: shmrpc.sync.Store) -> None:
-        """What the one that lives finds is whole, and what was acknowledged is in it; it goes on."""
+        """Check that the contents are whole and have all acknowledged changes, and that the store works."""
         began = time.monotonic()
         store["after"] = None
         self.seconds.append(time.monotonic() - began)
@@ -125,7 +125,7 @@ def _used(store: shmrpc.sync.Store) -> int:
 
 
 def _times(role: str, point: str) -> Iterator[int]:
-    """The passages at which a member dies: all of them, or in the short form the first and another one."""
+    """Yield the passages at which a member dies: all of them, or in the short form the first and another one."""
     if scaled(0, 1):
         yield from range(1, 60)
         yield from range(60, 6000, 501)
@@ -135,7 +135,7 @@ def _times(role: str, point: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_who_dies_at_a_point_loses_and_tears_nothing(
+def test_a_death_at_a_point_loses_no_commit_and_leaves_no_partial_one(
     parent: MemberProcess, runtime: Path, tmp_path: Path, point: str
 ) -> None:
     victims, wreck = Victims(parent, runtime, tmp_path), POINTS[point]
@@ -150,18 +150,18 @@ def test_who_dies_at_a_point_loses_and_tears_nothing(
                 if not has_died:
                     break
         store.clear()
-        assert _used(store) <= KEPT, "the memory of the dead"
+        assert _used(store) <= KEPT, "memory of the dead is left"
     assert victims.deaths > 0
     figures.note("deaths at points of a store", **{point: victims.deaths})
     figures.note("the first change after a death at a point of a store", **{point: figures.times(victims.seconds)})
 
 
-#: The points that whoever makes a store passes.
+#: Points that a member passes when it creates a store.
 OF_FOUNDERS = ("HeapGrown", "LogWritten", "LogCounted", "LogWordStored", "LogEnded", "LogSettled", "StoreInitialized")
 
 
 @pytest.mark.parametrize("point", OF_FOUNDERS)
-def test_who_dies_while_it_makes_a_store_leaves_one_that_the_next_one_uses(
+def test_a_death_during_the_creation_of_a_store_leaves_a_usable_store(
     parent: MemberProcess, runtime: Path, tmp_path: Path, point: str
 ) -> None:
     victims = Victims(parent, runtime, tmp_path)
@@ -172,7 +172,7 @@ def test_who_dies_while_it_makes_a_store_leaves_one_that_the_next_one_uses(
         victims.settle(store)
 
 
-def test_who_dies_while_it_waits_for_the_lease_holds_nobody_up(
+def test_a_death_while_waiting_for_the_owner_lock_delays_no_member(
     parent: MemberProcess, runtime: Path, tmp_path: Path
 ) -> None:
     victims = Victims(parent, runtime, tmp_path)
@@ -187,7 +187,7 @@ def test_who_dies_while_it_waits_for_the_lease_holds_nobody_up(
 
 
 @pytest.mark.parametrize("waits", ["with s.transaction(): pass", "asyncio.run(in_loop())", "s['n'] += 1"])
-def test_those_who_wait_for_one_that_dies_within_a_transaction_go_on(runtime: Path, waits: str) -> None:
+def test_waiters_for_a_transaction_whose_member_dies_go_on(runtime: Path, waits: str) -> None:
     seconds = []
     with MemberProcess() as waiting, shmrpc.sync.store(OURS) as store:
         store["n"] = 1
@@ -207,10 +207,10 @@ def test_those_who_wait_for_one_that_dies_within_a_transaction_go_on(runtime: Pa
                 seconds.append(waiting.end() - began)
         assert store["n"] == (1 + len(seconds) if "+= 1" in waits else 1)
         waiting.do("s.close(); looping.close()")
-    figures.note("those who wait for a store's transaction that ends by a death", **{waits: figures.times(seconds)})
+    figures.note("waiters for a transaction that ends by a death", **{waits: figures.times(seconds)})
 
 
-def test_members_that_are_killed_at_any_moment_leave_whole_transactions(runtime: Path, tmp_path: Path) -> None:
+def test_kills_at_any_moment_leave_whole_transactions(runtime: Path, tmp_path: Path) -> None:
     seed, killed = random.randrange(1 << 32), 0
     with (
         shmrpc.sync.store(OURS, max_memory="8MiB", busy_timeout=10.0) as store,
@@ -226,10 +226,10 @@ def test_members_that_are_killed_at_any_moment_leave_whole_transactions(runtime:
             found = store.copy()
             assert sum(found["accounts"].values()) == store_workers.TOTAL
             for number in range(killed):
-                told = tmp_path / str(number)
-                acknowledged = told.stat().st_size if told.exists() else 0
+                ledger = tmp_path / str(number)
+                acknowledged = ledger.stat().st_size if ledger.exists() else 0
                 done = found["done"].get(f"worker {number}", 0)
-                assert acknowledged <= done <= acknowledged + 1, "what is acknowledged is committed, and nothing twice"
+                assert acknowledged <= done <= acknowledged + 1, "an acknowledged transfer is lost or repeated"
             for worker, count in found["notes"]:
                 assert 1 <= count <= found["done"][worker]
         transfers = sum(found["done"].values())
@@ -239,7 +239,7 @@ def test_members_that_are_killed_at_any_moment_leave_whole_transactions(runtime:
     figures.note("killed users of a store", kills=killed, seed=seed, transfers=transfers)
 
 
-def test_a_store_whose_members_are_all_killed_is_there_for_the_next_one(runtime: Path) -> None:
+def test_a_store_whose_members_are_all_killed_is_found_by_the_next_one(runtime: Path) -> None:
     with MemberProcess() as member:
         member.do(
             f"s = shmrpc.sync.store({OURS!r}); s['kept'] = {{'a': [1, 2]}}\n"
@@ -247,6 +247,6 @@ def test_a_store_whose_members_are_all_killed_is_there_for_the_next_one(runtime:
         )
         member.kill()
     with shmrpc.sync.store(OURS) as store:
-        assert store.copy() == {"kept": {"a": [1, 2]}}, "what was committed, and no more"
+        assert store.copy() == {"kept": {"a": [1, 2]}}, "the contents are not the committed ones"
         store["kept"]["a"].append(4)
         assert store["kept"] == {"a": [1, 2, 4]}

@@ -1,4 +1,4 @@
-"""What a victim does until it dies: serves, or calls."""
+"""The roles of a victim until it dies: a server, or a caller."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.helpers import crash_points
 from tests.reliability.deaths import conversations, victims
 from tests.reliability.deaths.victims import Order
 
-#: Seconds that calls have to end when a victim drains: none that sleeps does.
+#: Seconds that calls have to end when a victim drains: no call that sleeps ends in time.
 GRACE: Final = 0.02
 
 
 def follow(order: Order, obituary: int) -> None:
-    """Does what is ordered, and ends the process if it has not died of it."""
+    """Follow an order, and end the process if it has not died of it."""
     os.environ["XDG_RUNTIME_DIR"] = order.runtime
     lines = crash_points.Lines()
     if order.how == "record":
@@ -55,7 +55,7 @@ def _run(order: Order, main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _serve(finish: Callable[[], None]) -> None:
-    """Until a client asks for an end: of what kind, it says. With "exit" no line of the end is executed."""
+    """Serve until a client asks for an end of some kind. With "exit" no line of the end is executed."""
     asked: asyncio.Queue[str] = asyncio.Queue()
     conversations.leaving.append(asked.put_nowait)
     server = conversations.serve()
@@ -75,7 +75,7 @@ async def _call(order: Order) -> None:
             await conversations.CONVERSATIONS[order.conversation](client)
             if order.conversation == "drain":
                 await client.leave("drain")
-                await asyncio.wait([waiting])  # The server goes, and says so.
+                await asyncio.wait([waiting])  # The server ends, and closes the call.
         await asyncio.wait([waiting])
         assert isinstance(waiting.exception(), shmrpc.ConnectionLost)
 
@@ -102,7 +102,7 @@ class _Waiting(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """The call."""
+        """Make the call."""
         try:
             self._client.sleep(conversations.LONG)
         except Exception as error:

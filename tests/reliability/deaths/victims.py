@@ -1,7 +1,7 @@
-"""Processes that die as they are told: each is forked from one that has imported everything already.
+"""Processes that die on request: each is forked from a process that has imported everything.
 
-``python -m tests.reliability.deaths.victims`` is that one. It reads an :class:`Order` from its input, forks a process
-that follows it, writes what that has to say, and how it ended.
+``python -m tests.reliability.deaths.victims`` is that process. It reads an :class:`Order` from its input, forks a
+process that follows the order, and writes its reports, and how it ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from tests.helpers import crash_points
 from tests.helpers.crash_points import CrashPoint
 
-#: Seconds for anything that a victim is to say or do.
+#: Seconds for each report or action of a victim.
 PATIENCE: Final = 60
 _OBITUARY: Final = struct.Struct("=Q")
 
@@ -30,39 +30,39 @@ Side = Literal["server", "client", "client in threads"]
 
 @dataclass
 class Order:
-    """What a victim is to do, and where it dies."""
+    """The role of a victim, and the place of its death."""
 
     side: Side
-    #: one of those in talking.py
+    #: One of those in conversations.py.
     conversation: str
-    #: where services meet
+    #: The rendezvous directory.
     runtime: str
-    #: "record", "lines", "points", or "" for nothing
+    #: "record", "lines", "points", or "" for nothing.
     how: str = "record"
     place: CrashPoint | None = None
-    #: how often the conversation is held
+    #: The number of repetitions of the conversation.
     rounds: int = 1
     uvloop: bool = False
 
     def __post_init__(self) -> None:
-        if self.place is not None:  # JSON knows no tuples.
+        if self.place is not None:  # JSON has no tuples.
             self.place = self.place[0], self.place[1]
 
 
 @dataclass
 class Ending:
-    """What became of a victim."""
+    """The end of a victim."""
 
     status: int
-    #: when it died as ordered, in seconds of CLOCK_MONOTONIC; None if it lived to its end
+    #: Seconds of CLOCK_MONOTONIC at an ordered death; None if the victim lived to its end.
     died: float | None
-    #: the lines that it reached, and the points that it passed and how often, if it was to record them
+    #: Reached lines, and passed points with their counts, if the victim recorded them.
     lines: list[CrashPoint] = field(default_factory=list)
     points: list[CrashPoint] = field(default_factory=list)
 
 
 class Victims:
-    """The one that forks them, as the test sees it. One victim at a time."""
+    """The process that forks victims, as seen by the test. One victim at a time."""
 
     def __init__(self) -> None:
         self._obituary, theirs = os.pipe()
@@ -72,46 +72,46 @@ class Victims:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[theirs],
-            pipesize=1 << 20,  # A victim writes its list of lines while the test still waits for its end.
+            pipesize=1 << 20,  # A victim writes its list of lines while the test waits for its end.
         )
         os.close(theirs)
         self._rest = b""
         assert self.line() == ["ready"]
 
     def start(self, order: Order) -> None:
-        """A victim begins with this."""
+        """Start a victim with this order."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
         self._process.stdin.flush()
 
     def line(self) -> list[Any]:
-        """What the victim says next: a word, and what belongs to it. The last is ``died`` and its status."""
+        """Return the victim's next report: a word, and its data. The last is ``died`` and the status."""
         assert self._process.stdout is not None
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
-            assert ready, "the victim says nothing"
+            assert ready, "the victim is silent"
             read = os.read(self._process.stdout.fileno(), 1 << 20)
             assert read, "the process that forks victims is gone"
             self._rest += read
         line, _, self._rest = self._rest.partition(b"\n")
-        said: list[Any] = json.loads(line)
-        return said
+        report: list[Any] = json.loads(line)
+        return report
 
     def end(self, first: list[Any] | None = None) -> Ending:
-        """Waits for its end. ``first``: what it has said already."""
+        """Wait for the end of the victim. ``first``: a report that was read before."""
         ending = Ending(0, None)
-        said = first or self.line()
-        while said[0] != "died":
-            match said:
+        report = first or self.line()
+        while report[0] != "died":
+            match report:
                 case ["lines", reached]:
                     ending.lines = [(file, line) for file, line in reached]
                 case ["points", passed]:
                     ending.points = [(name, times) for name, times in passed]
                 case ["failed", text]:
                     raise AssertionError(text)
-            said = self.line()
-        ending.status, ending.died = said[1], self._time_of_death()
-        assert ending.status == (0 if ending.died is None else -signal.SIGKILL), f"it ended with {ending.status}"
+            report = self.line()
+        ending.status, ending.died = report[1], self._time_of_death()
+        assert ending.status == (0 if ending.died is None else -signal.SIGKILL), f"exit status {ending.status}"
         return ending
 
     def _time_of_death(self) -> float | None:
@@ -122,14 +122,14 @@ class Victims:
         return float(_OBITUARY.unpack(written[-_OBITUARY.size :])[0]) / 1e9
 
     def close(self) -> None:
-        """No more of them."""
+        """End the process that forks victims."""
         self._process.communicate(timeout=PATIENCE)
         os.close(self._obituary)
 
 
 @contextmanager
 def victims() -> Iterator[Victims]:
-    """Victims, for as long as they are wanted."""
+    """Start the process that forks victims, and end it after the block."""
     crash_points.require_core()
     forking = Victims()
     try:
@@ -139,9 +139,9 @@ def victims() -> Iterator[Victims]:
 
 
 def main(obituary: int) -> None:
-    """The process that forks them."""
+    """Fork a victim for each order."""
     crash_points.use_core()
-    import asyncio  # noqa: F401 - so that no victim has to import it
+    import asyncio  # noqa: F401 - so that victims need not import it
     import gc
 
     from tests.reliability.deaths import victim_roles
@@ -151,14 +151,14 @@ def main(obituary: int) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            signal.alarm(PATIENCE)  # Whatever happens, it does not stay.
+            signal.alarm(PATIENCE)  # A victim that hangs does not stay.
             victim_roles.follow(Order(**json.loads(line)), obituary)
         _, status = os.waitpid(pid, 0)
         say("died", os.waitstatus_to_exitcode(status))
 
 
 def say(*words: Any) -> None:
-    """Tells the test."""
+    """Report to the test."""
     line = json.dumps(words).encode() + b"\n"
     while line:
         line = line[os.write(1, line) :]

@@ -289,7 +289,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
                     outcomes[type(error).__name__] += 1
             assert await client.call("add", 1, 2) == 3
     assert outcomes["values"] and outcomes["DecodeError"]
-    figures.note(f"bodies: answers, {'threads' if blocking else 'loop'}", **outcomes)
+    figures.note(f"hostile peer: answers, {'threads' if blocking else 'loop'}", **outcomes)
 
 
 def next_call(server: Babbler) -> int:
@@ -317,7 +317,7 @@ def test_colliding_keys_take_quadratic_time() -> None:
         figure[f"of_{count}"] = f"{time.monotonic() - began:.2f} s"
     with pytest.raises(UNREADABLE):
         get_codec("msgspec").quick_decoder(dict[str, None])(colliding(100))
-    figures.note("bodies: colliding keys", **figure)
+    figures.note("hostile peer: colliding keys", **figure)
 
 
 @pytest.mark.slow
@@ -332,7 +332,7 @@ def test_a_body_of_small_values_takes_its_size_times_a_factor() -> None:
             assert opcode == RESULT
             watched.check()
             figure[name] = f"{watched.growth() / (1 << 20):.0f} bytes for one"
-    figures.note("bodies: a body of a byte's values", **figure)
+    figures.note("hostile peer: a body of a byte's values", **figure)
 
 
 def test_a_table_with_as_many_entries_as_a_frame_holds_is_read() -> None:
@@ -348,4 +348,4 @@ def test_a_table_with_as_many_entries_as_a_frame_holds_is_read() -> None:
         while len(wire.given_back) < lines:
             assert wire.call("add", 1, 2) == 3
         assert wire.given_back == [(0, 0)] * lines
-        figures.note("bodies: lines of a table", lines=lines, server_grew=watched.check())
+        figures.note("hostile peer: lines of a table", lines=lines, server_grew=watched.check())

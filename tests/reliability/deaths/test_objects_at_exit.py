@@ -1,4 +1,4 @@
-"""A program ends while daemon threads wait for names: they stay asleep, as at a lock of `threading`, without noise."""
+"""A program ends while daemon threads wait for shared objects: they stay asleep, as at a lock of `threading`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOP = "asyncio"
 PRELUDE = """
     import asyncio, logging, threading, time
     import shmrpc
-    logging.getLogger("shmrpc").setLevel("ERROR")  # It warns of the item that goes.
+    logging.getLogger("shmrpc").setLevel("ERROR")  # It warns of the lost item.
     queue, full = shmrpc.sync.queue("exit_q", 1), shmrpc.sync.queue("exit_full", 1)
     full.put(1)
     lock, gate, event = shmrpc.sync.Lock("exit_l"), shmrpc.sync.Semaphore("exit_s"), shmrpc.sync.Event("exit_e")
@@ -26,7 +26,7 @@ PRELUDE = """
             await wait(open(name))
         return lambda: asyncio.run(main())
 """
-#: What a daemon thread of the program waits in.
+#: Waits of a daemon thread of the program.
 WAITS = {
     "get": "queue.get",
     "get-with-a-timeout": "lambda: queue.get(60)",
@@ -54,7 +54,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_daemon_thread_that_waits_stays_asleep(wait: str) -> None:
+def test_a_waiting_daemon_thread_stays_asleep_at_exit(wait: str) -> None:
     done = run(f"""
         thread = threading.Thread(target={wait}, daemon=True)
         thread.start()
@@ -64,8 +64,8 @@ def test_a_daemon_thread_that_waits_stays_asleep(wait: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_the_ending_thread_does_still_fails_and_waits_for_nothing() -> None:
-    """What was registered before us is called after this process has left its names."""
+def test_an_operation_after_the_exit_handler_raises_without_waiting() -> None:
+    """An exit handler that was registered earlier runs after this process has left its objects."""
     done = run("""
         import atexit, sys
         def late():

@@ -1,4 +1,4 @@
-"""Two hosts, each with a network and a /dev/shm of its own: cut off from each other, and all killed, under load."""
+"""Two hosts, each with its own network and /dev/shm: partitioned, and all processes killed, under load."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.helpers.hosts import Host, two_hosts
 from tests.helpers.nats_servers import NatsServer
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import PATIENCE, Script, ServerProcess
-from tests.reliability.deaths.called_notes import LEDGER, CallOutcomes, check, service
+from tests.reliability.deaths.recorded_calls import LEDGER, CallOutcomes, check, service
 
-#: What runs on the hosts has loops of its own.
+#: Processes on the hosts have loops of their own.
 LOOP = "asyncio"
-TARGET = "tests.reliability.deaths.called_notes:service"
-#: Seconds. Short, since each cut has to be longer.
+TARGET = "tests.reliability.deaths.recorded_calls:service"
+#: Seconds; short, because each partition has to be longer.
 HEARTBEAT = 0.8
 
 
 @pytest.fixture
 def hosts(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Host, Host, NatsServer]]:
-    """The near one, on which NATS runs, the far one, and NATS."""
+    """Set up the near host, on which NATS runs, the far host, and NATS."""
     monkeypatch.setenv(LEDGER, str(tmp_path / "ledger"))
     (tmp_path / "ledger").touch()
     with two_hosts(runtime.parent) as (near, far):
@@ -43,33 +43,38 @@ def serve(host: Host, *at: str) -> ServerProcess:
 
 
 def end(servers: list[ServerProcess]) -> None:
-    """Those that are there at the end: each may have been replaced."""
+    """End the current servers, which may have replaced earlier ones."""
     for server in servers:
         server.__exit__(None, None, None)
 
 
 class Callers:
-    """A client on a host, and those who call by it."""
+    """A client on a host, and its callers."""
 
     def __init__(self, host: Host, url: str, name: str) -> None:
-        command = [*host.under, sys.executable, "-m", "tests.reliability.deaths.called_notes", url, name]
+        command = [*host.under, sys.executable, "-m", "tests.reliability.deaths.recorded_calls", url, name]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "calling\n"
 
     def stop(self) -> CallOutcomes:
-        """What they were told."""
+        """End the input of the callers; return the outcomes of their calls."""
         output, _ = self.process.communicate(timeout=3 * PATIENCE)
-        told: dict[str, list[str]] = json.loads(output)
-        return CallOutcomes({*told["answered"]}, {*told["not_executed"]}, {*told["maybe_executed"]}, told["other"])
+        outcomes: dict[str, list[str]] = json.loads(output)
+        return CallOutcomes(
+            {*outcomes["answered"]},
+            {*outcomes["not_executed"]},
+            {*outcomes["maybe_executed"]},
+            outcomes["other"],
+        )
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
-async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or_killed(
+async def test_outcomes_on_two_hosts_match_the_ledger_despite_partitions_and_kills(
     hosts: tuple[Host, Host, NatsServer], tmp_path: Path
 ) -> None:
     near, far, nats = hosts
@@ -81,7 +86,7 @@ async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or
         callers = [Callers(host, url, host.name) for host in (near, far)]
         for each in callers:
             stack.callback(each.close)
-        # Each once, and then any of them.
+        # Each kind once, and then any of them.
         kinds = ["cut", "server", "nats", "client"]
         events = [*kinds, *(chance.choice(kinds) for _ in range(scaled(1, 120)))]
         for number, event in enumerate(events):
@@ -110,10 +115,10 @@ async def test_what_callers_of_two_hosts_are_told_is_true_whatever_is_cut_off_or
             await asyncio.to_thread(server.stop)
     together = check(tmp_path / "ledger", told)
     assert len(together.answered) > 100
-    assert together.maybe_executed  # The cable was pulled while they called.
+    assert together.maybe_executed  # The hosts were partitioned during calls.
 
 
-#: What a client on a host prints: where it is met, and what it is told when the cable is pulled.
+#: A client that prints its transport, and the error of a call in flight when its host is cut off.
 CLIENT = """
     import asyncio, sys, shmrpc
     async def main(name, *places):
@@ -147,7 +152,7 @@ CLIENT = """
 """
 
 
-def test_a_client_takes_its_own_hosts_server_and_is_told_when_the_way_to_another_is_cut(
+def test_a_client_prefers_its_own_host_and_raises_when_the_other_is_cut_off(
     hosts: tuple[Host, Host, NatsServer],
 ) -> None:
     near, far, nats = hosts
@@ -159,7 +164,7 @@ def test_a_client_takes_its_own_hosts_server_and_is_told_when_the_way_to_another
         process.stdin.flush()
 
     with serve(near, "shm", url), Script(CLIENT, service.name, "shm", url, under=far.under, has_input=True) as client:
-        assert client.line() == "nats"  # The near host's names are not seen from here.
+        assert client.line() == "nats"  # The names of the near host are not visible here.
         with serve(far, "shm") as own:
             go_on(client)
             assert client.line() == "shm"

@@ -1,7 +1,7 @@
-"""A service that notes what it executes, callers that keep what they were told, and the comparison of both.
+"""A service that records its calls, callers that record the outcomes, and the comparison of both.
 
-``python -m tests.reliability.deaths.called_notes URL NAME`` calls until its input ends, and prints what it was
-told as JSON.
+``python -m tests.reliability.deaths.recorded_calls URL NAME`` calls until its input ends, and prints the outcomes as
+JSON.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, Final
 import shmrpc
 from tests.helpers.server_process import PATIENCE
 
-#: Where a server notes what it executes: a line for each call, written before it is answered.
+#: The variable with the path of a server's ledger: a line for each executed call, written before its answer.
 LEDGER: Final = "SHMRPC_TESTED_NATS_LEDGER"
-#: Callers of a client.
+#: Concurrent callers of a client.
 _CALLERS: Final = 4
 
 service = shmrpc.Service("tested.nats.ledger")
@@ -31,7 +31,7 @@ service = shmrpc.Service("tested.nats.ledger")
 
 @service.endpoint
 async def note(call: str, seconds: float) -> str:
-    """Notes a call as executed, once for each time."""
+    """Record each execution of a call."""
     descriptor = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, f"{call}\n".encode())
@@ -43,17 +43,17 @@ async def note(call: str, seconds: float) -> str:
 
 @dataclasses.dataclass
 class CallOutcomes:
-    """What callers were told of their calls."""
+    """Calls by outcome, as their callers saw it."""
 
     answered: set[str] = dataclasses.field(default_factory=set)
     not_executed: set[str] = dataclasses.field(default_factory=set)
     maybe_executed: set[str] = dataclasses.field(default_factory=set)
-    #: What nobody should be told.
+    #: Errors that no call should raise.
     other: list[str] = dataclasses.field(default_factory=list)
 
 
-async def call_on(client: Any, name: str, stop: asyncio.Event, told: CallOutcomes, seed: int) -> None:
-    """Calls one after the other."""
+async def call_on(client: Any, name: str, stop: asyncio.Event, outcomes: CallOutcomes, seed: int) -> None:
+    """Make calls one after the other and record their outcomes."""
     chance = random.Random(seed)
     count = 0
     while not stop.is_set():
@@ -61,42 +61,42 @@ async def call_on(client: Any, name: str, stop: asyncio.Event, told: CallOutcome
         call = f"{name}.{count}"
         try:
             assert await client.note(call, chance.choice([0, 0, 0.002, 0.02])) == call
-            told.answered.add(call)
+            outcomes.answered.add(call)
         except shmrpc.ConnectionLost as error:
-            (told.maybe_executed if error.maybe_executed else told.not_executed).add(call)
+            (outcomes.maybe_executed if error.maybe_executed else outcomes.not_executed).add(call)
         except shmrpc.ServiceUnavailable:  # No server came for a while.
-            told.not_executed.add(call)
+            outcomes.not_executed.add(call)
         except Exception as error:
-            told.other.append(repr(error))
+            outcomes.other.append(repr(error))
 
 
 def check(ledger: Path, every: Iterable[CallOutcomes]) -> CallOutcomes:
-    """Holds what callers were told against what was done; all of it together."""
+    """Compare all callers' outcomes with the ledger; return the outcomes together."""
     done = Counter(ledger.read_text().split())
-    told = CallOutcomes()
+    outcomes = CallOutcomes()
     for each in every:
-        told.answered |= each.answered
-        told.not_executed |= each.not_executed
-        told.maybe_executed |= each.maybe_executed
-        told.other += each.other
-    assert told.other == []
+        outcomes.answered |= each.answered
+        outcomes.not_executed |= each.not_executed
+        outcomes.maybe_executed |= each.maybe_executed
+        outcomes.other += each.other
+    assert outcomes.other == []
     assert [call for call, times in done.items() if times > 1] == []
-    assert told.answered - done.keys() == set()
-    assert told.not_executed & done.keys() == set()
-    return told
+    assert outcomes.answered - done.keys() == set()
+    assert outcomes.not_executed & done.keys() == set()
+    return outcomes
 
 
 async def _main(url: str, name: str) -> None:
-    logging.getLogger("shmrpc").setLevel(logging.CRITICAL)  # It says each try.
-    told, stop = CallOutcomes(), asyncio.Event()
+    logging.getLogger("shmrpc").setLevel(logging.CRITICAL)  # The logger reports each attempt to connect.
+    outcomes, stop = CallOutcomes(), asyncio.Event()
     async with shmrpc.connect(service.name, at=url, timeout=PATIENCE, reconnect=True) as client:
         sys.stdout.write("calling\n")
         sys.stdout.flush()
-        calling = [asyncio.create_task(call_on(client, f"{name}.{n}", stop, told, n)) for n in range(_CALLERS)]
+        calling = [asyncio.create_task(call_on(client, f"{name}.{n}", stop, outcomes, n)) for n in range(_CALLERS)]
         await asyncio.to_thread(sys.stdin.read)
         stop.set()
         await asyncio.gather(*calling)
-    sys.stdout.write(json.dumps({key: [*values] for key, values in vars(told).items()}))
+    sys.stdout.write(json.dumps({key: [*values] for key, values in vars(outcomes).items()}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a member of names does until it dies, or stands still: as a thread, and in a loop."""
+"""Roles of members of shared objects that die or are stopped: in threads, and in a loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import shmrpc
 import shmrpc.sync
 from shmrpc.discovery.members import inspect_all_objects
 
-#: Seconds of a wait that is in vain.
+#: Seconds of a wait that should time out.
 _SOON: Final = 0.005
-#: Seconds of one that is not.
+#: Seconds of a wait that should succeed.
 _LONG: Final = 30.0
 
 
 def in_threads() -> None:
-    """Opens names of all kinds, does everything with them, and closes them."""
+    """Open objects of all kinds, use all their operations, and close them."""
     gate, lock = shmrpc.sync.Semaphore("gpu", 2), shmrpc.sync.Lock("config", reentrant=True)
     go, frame = shmrpc.sync.Event("go"), shmrpc.sync.memory("frame", 64)
     ready = shmrpc.sync.Signal("ready")
@@ -159,7 +159,7 @@ async def _enters_in_a_loop(world: shmrpc.Store) -> None:
 
 
 def in_a_loop() -> None:
-    """The same in an event loop, with tasks that wait, give up and are stopped."""
+    """Use objects in an event loop, with tasks that wait, time out and are stopped."""
     asyncio.run(_in_a_loop())
 
 

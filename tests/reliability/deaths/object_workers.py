@@ -1,4 +1,4 @@
-"""Processes that open names, use them at random, and are killed at any moment; the others must not notice."""
+"""Processes that open shared objects, use them at random, and are killed at any moment; the others must not notice."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any, Final
 import shmrpc
 import shmrpc.sync
 
-#: Seconds that a wait may take: only a failure takes so long.
+#: Seconds of a wait at most: only a failure takes so long.
 PATIENCE: Final = 30.0
 WORKERS: Final = 4
 PERMITS: Final = 2
 
 
 def kill_loop(kills: int, seed: int) -> dict[str, int]:
-    """Kills one worker after the other and begins another one; returns how often each end was seen.
+    """Kill one worker after the other and start another one; return how often each end was seen.
 
-    A worker that ends by itself has found something wrong, and raises AssertionError here.
+    A worker that ends by itself has found an error, and raises AssertionError here.
     """
     chance, ends = random.Random(seed), {"killed": 0, "by points": 0}
     workers = [_begin(chance.random()) for _ in range(WORKERS)]
@@ -57,7 +57,7 @@ def _begin(seed: float) -> int:
 
 
 def work(chance: random.Random) -> None:
-    """Uses names until it is killed; raises what it finds wrong."""
+    """Use objects until the process is killed; raise on any inconsistency."""
     while True:
         with contextlib.ExitStack() as stack:
             names = Names()
@@ -67,7 +67,7 @@ def work(chance: random.Random) -> None:
 
 
 class Names:
-    """All kinds of names, open."""
+    """Open objects of all kinds."""
 
     def __init__(self) -> None:
         self.gate = shmrpc.sync.Semaphore("gpu", PERMITS)
@@ -75,7 +75,7 @@ class Names:
         self.go = shmrpc.sync.Event("go")
         self.ready = shmrpc.sync.Signal("ready")
         self.frame = shmrpc.sync.memory("frame", 64)
-        #: Who is inside of what, as those write it who are.
+        #: The holder of each lock, written by the holder itself.
         self._inside: Any = self.frame.array(4, "i8")
 
     def close(self) -> None:

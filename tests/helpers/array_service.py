@@ -1,4 +1,4 @@
-"""A service of large data: what comes is sent back, kept, given away again; and what both sides use to look at it."""
+"""A service of large data that it returns, keeps and passes on; and functions by which both sides check the data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scene:
 
 
 def numbered(seed: int, size: int) -> Bytes:
-    """So many bytes that look like no other seed's."""
+    """Return that many bytes, which differ for each seed."""
     return ((np.arange(size, dtype=np.uint32) + seed) * 2654435761 >> 11).astype(np.uint8)
 
 
@@ -43,22 +43,22 @@ def sum_of(value: Any) -> int:
 
 
 def filled(place: int, size: int) -> Bytes:
-    """So many times the byte for a place in a stream."""
+    """Return that many copies of the byte that stands for an index in a stream."""
     return np.full(size, place % 251, np.uint8)
 
 
 def is_filled(array: Bytes, place: int) -> bool:
-    """Return True if the array is what :func:`filled` makes for this place."""
+    """Return True if the array is what :func:`filled` makes for this index."""
     return bool(array.min() == array.max() == place % 251)
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
-    """Where its first element lies in this process."""
+    """Return the address of the first element in this process."""
     return cast(int, array.__array_interface__["data"][0])
 
 
 def memory_of(client: shmrpc.Client | shmrpc.sync.Client) -> tuple[int, int]:
-    """Bytes of a client's own extents, and of those in use."""
+    """Return the bytes of a client's own extents, and the bytes in use."""
     reconnector: Any = client._reconnector
     channel = reconnector.session.connection.channel
     channel.has_frame()  # Collects returned loans.
@@ -74,18 +74,18 @@ def extents_mapped() -> int:
 def _extents() -> Iterator[str]:
     for name in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{name}"
-        with contextlib.suppress(FileNotFoundError):  # The one that lists the directory.
+        with contextlib.suppress(FileNotFoundError):  # The descriptor of the directory itself is closed.
             if "/memfd:shmrpc-extent" in os.readlink(path):
                 yield path
 
 
 def extents_open() -> int:
-    """Descriptors of extents in this process."""
+    """Return the number of descriptors of extents in this process."""
     return sum(1 for _ in _extents())
 
 
 def extents_taken() -> int:
-    """Bytes that the extents which this process knows take in the host's memory."""
+    """Return the bytes of the host's memory that the extents known to this process occupy."""
     return sum(os.stat(path).st_blocks * 512 for path in _extents())
 
 
@@ -118,7 +118,7 @@ async def echo_later(value: Any, seconds: float = 0.001) -> Any:
 
 @service.endpoint
 async def echo_when_told(value: Any, name: str) -> Any:
-    """Once something is kept under this name."""
+    """Return the value once another one is kept under this name."""
     await _wait_until_kept(name)
     return value
 
@@ -173,13 +173,13 @@ def text(length: int) -> str:
 
 @service.endpoint
 def numbers(seed: int, size: int) -> Bytes:
-    """Made in ordinary memory."""
+    """Return an array of ordinary memory."""
     return numbered(seed, size)
 
 
 @service.endpoint
 def built(seed: int, size: int, name: str | None = None) -> Bytes:
-    """Made in shared memory; kept under the name if there is one."""
+    """Return an array that is built in shared memory; keep it under the name, if any."""
     array: Bytes = shmrpc.current_call().empty(size, "uint8")
     array[:] = numbered(seed, size)
     if name is not None:
@@ -227,7 +227,7 @@ def overwrite(name: str, byte: int) -> None:
 
 @service.endpoint
 def invert(image: shmrpc.Writable[NDArray[np.uint8]], *, fail: bool = False) -> int:
-    """In place; its checksum before."""
+    """Invert the image in place; return its checksum before."""
     before = sum_of(image)
     np.invert(image, out=image)
     if fail:
@@ -237,7 +237,7 @@ def invert(image: shmrpc.Writable[NDArray[np.uint8]], *, fail: bool = False) -> 
 
 @service.endpoint
 async def invert_later(image: shmrpc.Writable[np.ndarray[Any, Any]], seconds: float = 0.001) -> None:
-    """Half of it before a pause, and half of it then."""
+    """Invert half of the image before a pause, and the other half after it."""
     half = len(image) // 2
     image[:half] = ~image[:half]
     await asyncio.sleep(seconds)
@@ -246,7 +246,7 @@ async def invert_later(image: shmrpc.Writable[np.ndarray[Any, Any]], seconds: fl
 
 @service.endpoint
 async def invert_when_told(image: shmrpc.Writable[np.ndarray[Any, Any]], name: str) -> None:
-    """Half of it at once, and half of it once something is kept under this name."""
+    """Invert half of the image at once, and the other half once a value is kept under this name."""
     half = len(image) // 2
     image[:half] = ~image[:half]
     await _wait_until_kept(name)
@@ -303,20 +303,20 @@ def let_go() -> None:
 
 @service.endpoint
 def memory() -> tuple[int, int]:
-    """Bytes of the server's own extents on this connection, and of those in use."""
+    """Return the bytes of the server's own extents on this connection, and the bytes in use."""
     party: Any = shmrpc.current_call()._peer
     return cast("tuple[int, int]", party.peer.channel.memory())
 
 
 @service.endpoint
 def kept_by_extents() -> int:
-    """Bytes that the extents of all connections take in the host's memory."""
+    """Return the bytes of the host's memory that the extents of all connections occupy."""
     return extents_taken()
 
 
 @service.endpoint
 def traces() -> tuple[int, int, int]:
-    """Of connections in the server's process: descriptors, descriptors of extents, mappings of extents."""
+    """Return the server's numbers of descriptors, descriptors of extents, and mappings of extents."""
     return len(os.listdir("/proc/self/fd")), extents_open(), extents_mapped()
 
 
@@ -334,7 +334,7 @@ def arrays_in_thread(n: int, size: int) -> Iterator[Bytes]:
 
 @service.endpoint
 async def built_arrays(n: int, size: int) -> AsyncIterator[Bytes]:
-    """Made in shared memory."""
+    """Yield arrays that are built in shared memory."""
     call = shmrpc.current_call()
     for seed in range(n):
         array: Bytes = call.empty(size, "uint8")
@@ -350,7 +350,7 @@ async def blobs(n: int, size: int) -> AsyncIterator[bytes]:
 
 @service.endpoint
 async def slow_arrays(size: int) -> AsyncIterator[Bytes]:
-    """One, and the next after a long while."""
+    """Yield an array, and the next after a long time."""
     for seed in range(2):
         yield numbered(seed, size)
         await asyncio.sleep(600)
@@ -358,7 +358,7 @@ async def slow_arrays(size: int) -> AsyncIterator[Bytes]:
 
 @service.endpoint
 async def fills(n: int, size: int) -> AsyncIterator[Bytes]:
-    """Each full of a byte that tells its place: made and checked faster than it is carried."""
+    """Yield arrays of one repeated byte, which are faster to make and check than to transfer."""
     for place in range(n):
         yield filled(place, size)
 
@@ -388,7 +388,7 @@ async def sums(items: AsyncIterator[Any], pause: float = 0) -> list[int]:
 
 @service.endpoint
 async def sums_of_all(items: AsyncIterator[Any]) -> list[int]:
-    """Return the same, but hold all items at once."""
+    """Return the checksum of each item, holding all items at once."""
     return [sum_of(item) for item in [item async for item in items]]
 
 

@@ -1,4 +1,4 @@
-"""A command as it is run, with what it writes to each of its outputs."""
+"""A runner of commands that captures both outputs."""
 
 from __future__ import annotations
 

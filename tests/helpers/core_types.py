@@ -7,7 +7,7 @@ from typing import Any, Final, NewType
 
 Name = NewType("Name", str)
 
-#: Each kind of them, and containers of containers.
+#: Types of each kind, and containers of containers.
 KINDS: Final[list[Any]] = [
     None,
     bool,

@@ -1,4 +1,4 @@
-"""Arrays that do not lie in the buffer that they name: the first one beside the body, of 24 bytes."""
+"""Encoded arrays that do not fit their buffer: the first one beside the body, of 24 bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that fails in every way, and passes on what its own calls raise."""
+"""A service that fails in every way, and passes on the errors of its own calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ service = shmrpc.Service("failing")
 
 
 class OutOfStock(Exception):
-    """Registered: a constructor of its own, and a field beyond its arguments."""
+    """A registered exception with its own constructor, and a field beyond its arguments."""
 
     def __init__(self, item: str, left: int) -> None:
         super().__init__(f"{item}: {left} left")
@@ -23,18 +23,18 @@ class OutOfStock(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Refused(Exception):
-    """Registered: a dataclass that nothing can be set on."""
+    """A registered exception that is a frozen dataclass."""
 
     reason: str
     codes: frozenset[int] = frozenset({7})
 
 
 class LostFile(FileNotFoundError):
-    """Registered: what OSError keeps is not among its arguments."""
+    """A registered exception whose base OSError keeps fields beyond its arguments."""
 
 
 class Slotted(ValueError):
-    """Registered: its field lies in a slot."""
+    """A registered exception with a field in a slot."""
 
     __slots__ = ("place",)
 
@@ -44,14 +44,14 @@ class Slotted(ValueError):
 
 
 class Coded(shmrpc.ApplicationError):
-    """Registered: an application error of the program's own."""
+    """A registered application error of the program."""
 
     def __init__(self, order: int) -> None:
         super().__init__("not_found", f"no order {order}", order=order)
 
 
 class ByFunctions(Exception):
-    """Registered with functions."""
+    """An exception that is registered with functions."""
 
     def __init__(self, *, temperature: float) -> None:
         super().__init__(f"{temperature} degrees")
@@ -59,21 +59,21 @@ class ByFunctions(Exception):
 
 
 class Derived(shmrpc.ApplicationError):
-    """Not registered."""
+    """An application error that is not registered."""
 
     def __init__(self) -> None:
         super().__init__("derived", size=3)
 
 
 class Unsendable:
-    """No value that can be sent."""
+    """A value that cannot be sent."""
 
     def __repr__(self) -> str:
         return "<unsendable>"
 
 
 class UnknownKey(KeyError):
-    """Not registered."""
+    """An exception that is not registered."""
 
 
 for registered in (OutOfStock, Refused, LostFile, Slotted, Coded):
@@ -137,7 +137,7 @@ def fail_in_process(kind: str) -> None:
 
 @service.endpoint
 async def pass_on(kind: str, hops: int) -> None:
-    """Fails so many processes away, so to speak."""
+    """Fail in a call that is that many calls away."""
     async with shmrpc.connect(service.name) as client:
         if hops == 1:
             await client.fail(kind)

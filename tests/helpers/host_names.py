@@ -1,4 +1,4 @@
-"""The names that shmrpc leaves in /dev/shm, where all tests of the host meet, those of other runs too.
+"""The names of shmrpc in /dev/shm, which all tests of the host share, also those of other runs.
 
 A test may ask that nothing of its own is left, and wait for that: names live for the moments of a handshake, a leak
 stays. A test that leaves names for a clean-up to find has the host to itself meanwhile.
@@ -31,7 +31,7 @@ def nothing_is_left(before: list[str]) -> bool:
 
 @contextlib.contextmanager
 def host_to_oneself() -> Iterator[None]:
-    """Within the block no other test counts on what the dead have left, nor removes it."""
+    """Keep other tests from using or removing the remains of dead processes during the block."""
     shm = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(shm, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A server that does what no server should, and either client of it."""
+"""A server that breaks the protocol, and both kinds of clients of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT, Shape
 from tests.helpers.server_process import PATIENCE
 
-#: The server's act on the first call, of this id, before it answers.
+#: The server's act on the first call, of this id, before its answer.
 Misdeed = Callable[["Babbler", int], object]
 
 SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
@@ -35,27 +35,27 @@ class Died(Exception):
 
 
 class Babbler:
-    """A server of one client. It answers each call with 3, and the first not before its misdeed.
+    """A server of one client. Answers each call with 3, and the first call only after its misdeed.
 
-    One that ``forges`` tells the client itself of extents, by ``updates``, and so cannot open what the client lends.
+    With ``forges`` the server writes the client's extent updates itself, and so cannot open the client's loans.
     """
 
     def __init__(self, runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> None:
         self._misdeed = misdeed
         self._forges = forges
-        #: Its end of the socket for extent updates.
+        #: The server's end of the socket for extent updates.
         self.updates, self._client_updates = socket.socketpair(type=socket.SOCK_SEQPACKET)
         #: The body of the client's last call: bytes, or a parcel.
         self.body: bytes | _core.Parcel = b""
-        #: Its end of the bell.
+        #: The server's end of the doorbell.
         self.bell = -1
-        #: The files of the connection: segment and, of a client that sleeps on one, semaphores; to be cut off.
+        #: The files of the connection, to be truncated: the segment and, if the client sleeps on them, semaphores.
         self.files: list[int] = []
-        #: Rings that a deaf one has left in it.
+        #: Rings that the server left unread in its doorbell.
         self.unread_rings = 0
-        #: Its end of the control socket, once the client has called.
+        #: The server's end of the control socket, once the client has called.
         self.control: socket.socket | None = None
-        #: The client's last words.
+        #: The client's last message.
         self.heard: control.Message | None = None
         runtime.mkdir(mode=0o700)
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -84,7 +84,7 @@ class Babbler:
             client.settimeout(0)
             self.channel, self.bell = made.channel, made.bell.fileno()
             try:
-                # The client may have had enough of it at any point.
+                # The client may leave at any point.
                 with contextlib.suppress(Died, BrokenPipeError, ConnectionResetError):
                     self._answer(client)
             finally:
@@ -110,7 +110,7 @@ class Babbler:
             try:
                 channel.wake()  # Sends pending frames.
                 frame = channel.receive()
-            except _core.ChannelError:  # The end of a lease that only the misdeed knew of.
+            except _core.ChannelError:  # The end of a loan that only the misdeed knew of.
                 continue
             if frame is None:
                 time.sleep(0.001)
@@ -137,7 +137,7 @@ def babbling(runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> Iterat
 
 
 class Caller:
-    """Either client, awaited alike."""
+    """A client of either kind, awaited in the same way."""
 
     def __init__(self, client: Any, *, blocking: bool) -> None:
         self._client = client

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: A namespace of each of these.
+#: The command that creates the namespaces.
 _APART = ("unshare", "--net", "--mount", "--uts", "--propagation", "private")
 _SETUP = """
     set -e
@@ -22,7 +22,7 @@ _SETUP = """
 
 
 class Host:
-    """Namespaces, held by a process that sleeps. ``folder``: where the services of this host are met."""
+    """Namespaces, held by a sleeping process. ``folder``: the rendezvous directory of this host."""
 
     def __init__(self, name: str, address: str, folder: Path) -> None:
         self.name, self.address = name, address
@@ -37,7 +37,7 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """The process that holds the namespaces."""
+        """Return the id of the process that holds the namespaces."""
         return self._holder.pid
 
     @property

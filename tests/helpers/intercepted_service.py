@@ -1,4 +1,4 @@
-"""A service of each kind of endpoint, and interceptors that note, in order, what stands around its calls."""
+"""A service with each kind of endpoint, and interceptors that log the order of events around its calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Log:
 
 
 def make_service(steps: list[str] | None = None) -> shmrpc.Service:
-    """Endpoints of each kind; they note that they ran."""
+    """Return a service with endpoints of each kind, which log their executions."""
     service = shmrpc.Service("tested")
     ran = steps if steps is not None else []
 

@@ -1,4 +1,4 @@
-"""Something happens between two of our instructions: an exception, as a handler of a signal raises one, or a call."""
+"""Interruptions between two instructions of shmrpc: an exception, as of a signal handler, or a call."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ async def doubled(numbers: AsyncIterator[int]) -> AsyncIterator[int]:
 
 @service.endpoint
 def under_way() -> int:
-    """Handlers that have begun and not ended."""
+    """Return the number of running handlers."""
     return _under_way
 
 
 class Interrupted(Exception):
-    """The exception of signal handlers here. Not a KeyboardInterrupt, because `except Exception` must not keep it."""
+    """The exception of signal handlers. Not a KeyboardInterrupt, because `except Exception` should not catch it."""
 
 
 class Steps:
-    """Follows the instructions of ours that this thread executes; at one of them ``act`` is called.
+    """A trace of this thread's instructions in shmrpc, which calls ``act`` at one of them.
 
     The next instruction after a native function's return is one of them, too.
     """
@@ -82,7 +82,7 @@ class Steps:
     def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
         #: The number of instructions so far.
         self.count = 0
-        #: Where it happened.
+        #: The place of the call of ``act``.
         self.place = ""
         self._at = at
         self._act = act
@@ -90,7 +90,7 @@ class Steps:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Within the block they are."""
+        """Trace the block."""
         before = sys.gettrace()
         sys.settrace(self._calls)
         try:

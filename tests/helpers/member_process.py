@@ -1,4 +1,4 @@
-"""Another process that opens names and does with them what a test tells it, one statement after the other."""
+"""Another process that opens shared objects and executes a test's statements, one after the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemberProcess:
         return self._process.pid
 
     def begin(self, code: str) -> None:
-        """Lets it execute statements; :meth:`end` waits for that."""
+        """Start the execution of statements; :meth:`end` waits for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(code) + "\n")
         self._process.stdin.flush()
@@ -74,7 +74,7 @@ class MemberProcess:
         self._process.wait()
 
     def close(self) -> int:
-        """Lets it end by itself, and returns its exit code."""
+        """Let the process end by itself; return its exit code."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -30,9 +30,9 @@ def program() -> str | None:
 
 
 class NatsServer:
-    """A server of NATS. ``config`` is what its file says besides where it listens.
+    """A server of NATS. ``config`` is the contents of its file beside the address.
 
-    ``host``: another host than this one, on which it is to run.
+    ``host``: another host than this one, on which the server runs.
     """
 
     def __init__(self, config: str = "", host: Host | None = None) -> None:
@@ -45,12 +45,12 @@ class NatsServer:
         self._config = config
         self._under = () if host is None else host.under
         self._address = "127.0.0.1" if host is None else host.address
-        self.port = -1  # Any.
+        self.port = -1  # Chosen by the server.
         self.start()
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the server."""
         return f"nats://{self._address}:{self.port}"
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class NatsServer:
 
     def _ports(self) -> Any:
         for file in self._folder.glob("*.ports"):
-            with contextlib.suppress(ValueError):  # Not yet written to its end.
+            with contextlib.suppress(ValueError):  # Incomplete so far.
                 return json.loads(file.read_text())
         return None
 
@@ -92,14 +92,14 @@ class NatsServer:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kills it."""
+        """Kill the server."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def close(self) -> None:
-        """Kills it, and leaves nothing of it."""
+        """Kill the server, and remove its files."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 

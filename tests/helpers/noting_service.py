@@ -1,4 +1,4 @@
-"""A service that notes what its handlers did, for tests that serve it in their own loop."""
+"""A service that records the actions of its handlers, for tests that serve it in their own loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shmrpc
 
 
 class NotingService(shmrpc.Service):
-    """Its handlers append to ``done``."""
+    """A service whose handlers append to ``done``."""
 
     def __init__(self, name: str = "tested.near") -> None:
         super().__init__(name)

@@ -97,7 +97,7 @@ def open_files() -> list[str]:
 
 
 def drawn(seconds: float) -> tuple[float, float]:
-    """Numbers that are drawn at random."""
+    """Return random numbers."""
     time.sleep(seconds)
     return random.random(), float(np.random.random())
 
@@ -124,7 +124,7 @@ def spin(path: str) -> None:
 
 
 def stubborn(path: str) -> None:
-    """Cannot be interrupted."""
+    """Compute and ignore interrupts."""
     Path(path).write_text(str(os.getpid()))
     while True:
         with contextlib.suppress(BaseException):
@@ -145,7 +145,7 @@ def note(path: str, value: Any) -> Any:
 
 
 def noted(path: str, value: Any) -> Any:
-    """Says in a file that it has begun, and that it has ended; 13 kills its worker, once."""
+    """Record the begin and the end in a file; the value 13 kills the worker, once."""
     note(path, f"begun {value}")
     if value == 13 and not Path(f"{path}.died").exists():
         Path(f"{path}.died").touch()
@@ -172,7 +172,7 @@ def stop(*ignored: Any) -> None:
 
 
 def fork(path: str, how: str) -> int:
-    """Forks; the child notes itself, and returns, raises, or exits, as if it were the worker."""
+    """Fork; the child records itself, and returns, raises, or exits, as if it were the worker."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -187,7 +187,7 @@ def fork(path: str, how: str) -> int:
 async def fork_in_loop(path: str, how: str) -> int:
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # noqa: ASYNC222  A moment.
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # noqa: ASYNC222 - takes a moment
     note(path, os.getpid())
     if how == "wait":
         await asyncio.sleep(1000)
@@ -386,7 +386,7 @@ def entered(directory: str, number: int) -> int:
 
 
 def leave_thread(go: str) -> None:
-    """Leaves a thread that waits for a file, and what multiprocessing calls at the end; both leave a mark beside it."""
+    """Leave a thread that waits for a file, and an exit function of multiprocessing; each writes a file at its end."""
 
     def wait() -> None:
         while not Path(go).exists():

@@ -1,4 +1,4 @@
-"""Python processes that begin with shmrpc imported: each is forked from one process that has done that once.
+"""Python processes with shmrpc imported: each is forked from one process that has imported it once.
 
 A new interpreter takes a third of a second of a CPU before a test sees anything of it, and the tests start hundreds.
 :class:`PreparedPython` is a ``Popen`` of ``python -m`` or ``python -c`` all the same, and its process a child of the
@@ -34,7 +34,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class _Nursery:
-    """The process that forks the others, as a test sees it."""
+    """The process that forks the others, as seen by a test."""
 
     def __init__(self, *, points: bool) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -42,7 +42,7 @@ class _Nursery:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.helpers.prepared_python", "points" if points else "plain"],
                 stdin=theirs.fileno(),
-                start_new_session=True,  # A Ctrl-C concerns those that it forks, and not itself.
+                start_new_session=True,  # Ctrl-C should end only the forked processes.
             )
         self._owner = os.getpid()
         atexit.register(self.close)
@@ -77,14 +77,14 @@ def _adopt_orphans(whether: bool) -> None:
 
 
 _lock: Final = threading.Lock()
-#: By whether the core has points to die at.
+#: Forking processes, by whether their core has crash points.
 _nurseries: Final[dict[bool, _Nursery]] = {}
 
 
 class PreparedPython(subprocess.Popen[str]):
     """``python`` with arguments, ``-m module`` or ``-c source`` and what belongs to it. Text streams.
 
-    ``points``: with the core that has places to die.
+    ``points``: use the core with crash points.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PreparedPython(subprocess.Popen[str]):
         )
 
     def _execute_child(self, arguments: Sequence[str], *rest: Any) -> None:
-        """Popen has made the pipes: has a process forked with their ends instead of executing one."""
+        """Have a process forked with the ends of Popen's pipes instead of executing a program."""
         ends = rest[9:15]
         streams = [standard if theirs == -1 else theirs for standard, theirs in enumerate((ends[0], ends[3], ends[5]))]
         order = {
@@ -140,7 +140,7 @@ def run_prepared(*arguments: str, input: str = "", timeout: float = 60) -> subpr
 
 
 def main(kind: str) -> None:
-    """Forks a process for each order until there are no more. Returns in each of them too, when it is done."""
+    """Fork a process for each order until the input ends. Returns in each forked process too, when it is done."""
     if kind == "points":
         crash_points.use_core()
     import shmrpc.cli
@@ -166,7 +166,7 @@ def main(kind: str) -> None:
                 os.close(stream)
             reply = os.read(told, 4)
             os.close(told)
-            os.waitpid(between, 0)  # From now on the test's process is its parent, who alone learns of its end.
+            os.waitpid(between, 0)  # From now on the test's process is the parent, so that it alone learns of the end.
             orders.sendall(reply)
             continue
         between = os.getpid()

@@ -1,4 +1,4 @@
-"""Other processes, as the kernel tells of them."""
+"""The state of other processes, as the kernel reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for tests, and what they look at afterwards.
+"""A server in a process of its own, for tests, and conditions to wait for.
 
 Nothing here needs pytest: servers import it too, and each would take as long again to start.
 """
@@ -21,9 +21,9 @@ from types import TracebackType
 import shmrpc
 from tests.helpers.prepared_python import PreparedPython
 
-#: Seconds that something has which comes in moments, unless the machine is busy: only a failure waits so long.
+#: Seconds for an event that takes moments on an idle machine: only a failure waits so long.
 PATIENCE = 30.0
-#: The same for the end of a server: less than the grace of calls that hang, so that they do not go unnoticed.
+#: Seconds for the end of a server: fewer than the grace of calls that hang, so that a test notices those.
 STOPPING = 25.0
 
 
@@ -48,9 +48,9 @@ class ServerProcess:
             self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()
-        if not self.greeting.startswith("Serving"):  # Nothing of it may be left: another test would be blamed for it.
+        if not self.greeting.startswith("Serving"):  # A remaining server would disturb other tests.
             raise AssertionError(self.greeting + self.process.communicate(timeout=STOPPING)[1])
-        #: Of the first service that it serves.
+        #: The name of the first service that the process serves.
         self.name = self.greeting.split("'")[1]
 
     @property
@@ -62,7 +62,7 @@ class ServerProcess:
         self.process.wait()
 
     def stop(self) -> str:
-        """SIGTERM; what it printed on stderr."""
+        """Stop the server with SIGTERM; return its stderr."""
         self.process.terminate()
         _, errors = self.process.communicate(timeout=STOPPING)
         return errors
@@ -84,7 +84,7 @@ class ServerProcess:
 
 
 class InThread:
-    """A call in a thread, and what came of it."""
+    """A call in a thread, and its outcome."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.outcome: object = None
@@ -120,7 +120,7 @@ class Script:
             self.process = PreparedPython(program, stdout=subprocess.PIPE, start_new_session=True)
 
     def line(self) -> str:
-        """Return the next line that it prints."""
+        """Return the next line that the program prints."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
@@ -140,7 +140,7 @@ class Script:
 
 
 def _pauses() -> Iterator[float]:
-    """Between one look and the next: short at first, since most of what is waited for is there in a moment."""
+    """Yield the pauses between checks: short at first, because most conditions become true within moments."""
     pause = 0.0001
     while True:
         yield pause
@@ -158,7 +158,7 @@ def eventually(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 
 async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Do the same while the loop keeps running."""
+    """Return True if the condition becomes true within a generous time, while the loop keeps running."""
     end, pauses = time.monotonic() + seconds, _pauses()
     while not true():
         if time.monotonic() > end:
@@ -168,7 +168,7 @@ async def eventually_in_loop(true: Callable[[], bool], seconds: float = PATIENCE
 
 
 async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> bool:
-    """Return True if the service of tests/helpers/stream_service.py counts an event so often within a generous time."""
+    """Return True if the service of tests/helpers/stream_service.py counts that many events within a generous time."""
     end = time.monotonic() + PATIENCE
     while (await client.seen()).get(what, 0) != times:
         if time.monotonic() > end:
@@ -178,9 +178,9 @@ async def eventually_seen(client: shmrpc.Client, what: str, times: int = 1) -> b
 
 
 def timeouts() -> Iterator[float]:
-    """Seconds for a call that is to begin and then to expire: longer ones for a machine that is too busy to begin it.
+    """Yield timeouts for a call that should begin and then expire: longer ones for a machine that is too busy.
 
-    The first will do nearly always. Who takes the next one has seen that the call had expired before it began.
+    The first suffices nearly always. The caller takes the next one if the call expired before it began.
     """
     seconds = 0.05
     while seconds < PATIENCE:
@@ -189,7 +189,7 @@ def timeouts() -> Iterator[float]:
 
 
 async def forever_expires(client: shmrpc.Client, has_begun: Callable[[], bool], forget: Callable[[], object]) -> None:
-    """Let a call of ``forever`` begin and then expire. Calls of others that did not begin are dropped."""
+    """Let a call of ``forever`` begin and then expire. Drops calls that did not begin."""
     for timeout in timeouts():
         forget()
         try:
@@ -198,7 +198,7 @@ async def forever_expires(client: shmrpc.Client, has_begun: Callable[[], bool], 
             if has_begun():
                 return
         else:
-            raise AssertionError("it has ended, and not at its deadline")
+            raise AssertionError("the call has not ended at its deadline")
     raise AssertionError("each call had expired before it began")
 
 
@@ -206,7 +206,7 @@ def is_alive(pid: int) -> bool:
     """Return True if a process is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # The latter if it goes while it is read.
+    except (FileNotFoundError, ProcessLookupError):  # The latter if the process ends during the read.
         return False
 
 

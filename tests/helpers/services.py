@@ -48,11 +48,11 @@ class Order(msgspec.Struct):
 
 
 class CustomError(Exception):
-    """Not a builtin."""
+    """An error that is no builtin."""
 
 
 class CustomValueError(ValueError):
-    """Derived from a builtin."""
+    """An error that is derived from a builtin."""
 
 
 class Unprintable(Exception):
@@ -228,6 +228,6 @@ def descriptors() -> int:
 
 @service.endpoint
 def mapped() -> int:
-    """Segments of ours that this process has mapped."""
+    """Return the number of segments of shmrpc that this process has mapped."""
     with open("/proc/self/maps") as maps:
         return sum("/shmrpc.tested." in line for line in maps)

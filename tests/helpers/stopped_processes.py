@@ -1,4 +1,4 @@
-"""Processes that are stopped for a while, and replies that arrived and were not read so far."""
+"""Processes that are stopped for a while, and replies that arrived unread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import shmrpc
 from tests.helpers.server_process import eventually
 
-#: For what comes at once, unless the machine is busy with something else.
+#: Seconds for an event that takes moments on an idle machine.
 PATIENCE = 60.0
 
 
@@ -37,6 +37,6 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def wait_for_answer(client: shmrpc.Client) -> None:
-    """Blocks the loop until a frame is there, and leaves it there."""
+    """Block the loop until a frame has arrived, and leave it unread."""
     reconnector: Any = client._reconnector
     assert eventually(reconnector.session.connection.channel.has_frame, PATIENCE)

@@ -1,4 +1,4 @@
-"""A service of streams and of handlers that can be watched: what began, what ended, and how."""
+"""A service of streams and of handlers that count how they begin and end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import shmrpc
 
 _seen: Counter[str] = Counter()
 _produced = 0
-#: For three handlers that are in a thread at the same time.
+#: A barrier for three handlers in threads.
 _meeting = threading.Barrier(3)
 
 
@@ -58,7 +58,7 @@ def seen() -> dict[str, int]:
 
 @service.endpoint
 def produced() -> int:
-    """Items that ``flood`` and ``blobs`` have made."""
+    """Return the number of items that ``flood`` and ``blobs`` have made."""
     return _produced
 
 
@@ -222,7 +222,7 @@ async def stubborn(seconds: float) -> str:
 
 @service.endpoint
 def release() -> None:
-    """Lets those end who wait for it."""
+    """Release the handlers that wait."""
     _seen["released"] += 1
 
 
@@ -238,7 +238,7 @@ async def stubborn_until_released() -> None:
 @service.endpoint(run_in="thread")
 def in_thread_until_released() -> None:
     with _watched("in_thread"):
-        end = time.monotonic() + 60  # No test that fails is to keep its server.
+        end = time.monotonic() + 60  # A failed test should not keep its server alive.
         while not _seen["released"] and time.monotonic() < end:
             time.sleep(0.005)
 

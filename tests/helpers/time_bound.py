@@ -1,4 +1,4 @@
-"""A bound in time for what blocks the main thread: a test that would hang fails instead."""
+"""A time limit for code that blocks the main thread: a test that would hang fails."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.helpers.scale import scaled
 
 @contextlib.contextmanager
 def bounded(seconds: int | None = None) -> Iterator[None]:
-    """SIGALRM raises AssertionError after so many seconds: two minutes, and in the long form ten."""
+    """Raise AssertionError by SIGALRM after so many seconds: two minutes, and in the long form ten."""
     limit = seconds or scaled(120, 600)
 
     def late(number: int, frame: object) -> None:
-        raise AssertionError(f"it hangs: not done after {limit} s")
+        raise AssertionError(f"the test hangs: not done after {limit} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(limit)

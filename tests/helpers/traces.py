@@ -13,7 +13,7 @@ _PAGE: Final = os.sysconf("SC_PAGESIZE")
 
 
 def descriptors() -> int:
-    """Descriptors that are open."""
+    """Return the number of open descriptors."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -34,26 +34,26 @@ def mappings() -> tuple[int, int]:
 
 
 def resident() -> int:
-    """Bytes of memory that this process takes."""
+    """Return the bytes of this process's resident memory."""
     with open("/proc/self/statm") as memory:
         return int(memory.read().split()[1]) * _PAGE
 
 
 def traces() -> tuple[int, int]:
-    """Descriptors, and mappings of ours."""
+    """Return the numbers of descriptors, and of mappings of shmrpc."""
     return descriptors(), mappings()[0]
 
 
 def settled_descriptors() -> int:
-    """Descriptors that are open, but for those that an earlier test left in a cycle, to be closed at any time."""
+    """Return the number of open descriptors after collecting those that earlier tests left in reference cycles."""
     gc.collect()
     return descriptors()
 
 
 async def settled() -> tuple[int, int]:
-    """Descriptors, and mappings of ours: a base line, once nothing of earlier tests is about to go.
+    """Return descriptors and mappings as a base line, once those of earlier tests are gone.
 
-    The sweeper's thread may have a channel in its hands that was just closed, which ends when it lets go of it.
+    The sweeper's thread may still refer to a closed channel, whose descriptors close when it is done.
     """
     gc.collect()
     before = None
@@ -69,6 +69,6 @@ async def gone(base: tuple[int, int], seconds: float = 20.0) -> bool:
     while traces() != base:
         if time.monotonic() > end:
             return False
-        gc.collect()  # An error may hold, in a cycle, what its call had in its hands.
+        gc.collect()  # The traceback of an error may hold, in a cycle, the arrays of its call.
         await asyncio.sleep(0.002)
     return True

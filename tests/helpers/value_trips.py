@@ -11,7 +11,7 @@ from shmrpc.wire.codec import Body, Codec
 
 
 class FakeBlock(mmap.mmap):
-    """Received memory: bytes that can only be read, with the methods of a block."""
+    """Received memory: read-only bytes with the methods of a block."""
 
     descriptor: int
 

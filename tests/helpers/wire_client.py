@@ -40,23 +40,23 @@ RESULT, FAILURE, CALL, CALL_KEYWORDS, CALL_DEADLINE, CALL_WITH, BATCH, DESCRIBE 
 CANCEL, ITEM, END, ABORT, STOP, CREDIT, RESULT_WITH, METADATA = range(8, 16)
 #: The number in a BATCH whose calls name their endpoints themselves.
 ANY: Final = 0xFF_FFFF
-#: The first credit of a stream, and what an item costs besides the bytes of its body: a fixed sum, and one for so
+#: The first credit of a stream, and the cost of an item beside the bytes of its body: a fixed sum, and one for so
 #: many bytes of its buffers.
 WINDOW, OVERHEAD, BUFFER_BYTES_PER_BYTE = 131_072, 48, 16
 AWAKE, ON_BELL, ON_SEMAPHORE = range(3)
 TAIL, HEAD, READER_WAITS, WRITER_WAITS = 0, 128, 256, 384
 DATA: Final = 2048
-#: The opcode of the frame that says that the ring has grown.
+#: The opcode of the frame that announces that the ring has grown.
 GROW: Final = 0x1FF
 #: Offsets: control of ring 0, bytes of one control, the four words in it, data; bytes of a word and of a header; offset
-#: of what is in use at first.
+#: of the initial capacity.
 LAYOUT: Final = (128, 512, TAIL, HEAD, READER_WAITS, WRITER_WAITS, DATA, 8, 16, 40)
 
 Frame = tuple[int, int, bytes]
 
 
 class Failed(Exception):
-    """A FAILURE came; ``map`` is its body."""
+    """Raised for a FAILURE; ``map`` is its body."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
         super().__init__(failure["message"])
@@ -64,7 +64,7 @@ class Failed(Exception):
 
 
 class Gone(Exception):
-    """The server closed; ``message`` is its last packet, None if it said nothing."""
+    """Raised when the server closes; ``message`` is its last packet, or None."""
 
     def __init__(self, message: dict[str, Any] | None) -> None:
         super().__init__(str(message))
@@ -72,7 +72,7 @@ class Gone(Exception):
 
 
 def signature(numbers: tuple[int, ...] = LAYOUT) -> int:
-    """FNV-1a, 64 bits, over the numbers as eight little-endian bytes each."""
+    """Return FNV-1a, 64 bits, over the numbers as eight little-endian bytes each."""
     value = 0xCBF29CE484222325
     for byte in b"".join(struct.pack("<Q", number) for number in numbers):
         value = (value ^ byte) * 0x100000001B3 % 2**64
@@ -88,12 +88,12 @@ def frame(opcode: int, call_id: int, body: bytes) -> bytes:
     return struct.pack("=QQ", len(body) | opcode << 32, call_id) + body.ljust(padded(len(body)), b"\0")
 
 
-#: Codes of the extensions that it reads: three whose payload is bytes or the place of a buffer, and the tuple.
+#: Codes of the extensions that the client reads: three with bytes or the index of a buffer as payload, and the tuple.
 BYTES, BYTEARRAY, MEMORYVIEW, TUPLE = 1, 2, 3, 20
 
 
 class Parcel(bytes):
-    """A body with the buffers that came beside it, and the lines of the table; the body's own comes first if any."""
+    """A body with its buffers and the entries of its table; the body's own entry comes first, if any."""
 
     buffers: list[bytes]
     entries: list[Entry]
@@ -126,7 +126,7 @@ def fence() -> None:
 
 
 class Control:
-    """The control socket: packets and descriptors."""
+    """The control socket, for packets and descriptors."""
 
     def __init__(self, service: str) -> None:
         shared, base = os.environ.get("SHMRPC_DIRECTORY"), os.environ.get("XDG_RUNTIME_DIR")
@@ -174,9 +174,9 @@ class Ring:
     def __init__(self, segment: memoryview, number: int, capacity: int, used: int) -> None:
         control, data = 128 + 512 * number, DATA + capacity * number
         self.capacity = capacity
-        #: Bytes in use, and what is added to an index before it is taken modulo these.
+        #: Bytes in use, and the shift of an index before it is taken modulo these.
         self.used, self.shift = used, 0
-        #: The first index after the last growth, and what was in use before.
+        #: The first index after the last growth, and the bytes in use before.
         self.grown_at, self.grown_from = 0, used
         self.start = data
         self.tail = self.head = 0
@@ -186,7 +186,7 @@ class Ring:
         self._flags = segment[control : control + 512].cast("I")
 
     def room(self) -> int:
-        """For the writer: bytes that are free."""
+        """Return the writer's number of free bytes."""
         head = self._indices[HEAD // 8]
         assert head % 8 == 0
         assert self.head <= head <= self.tail
@@ -199,7 +199,7 @@ class Ring:
         return least + self.used - (16 if self.used < self.capacity else 0)
 
     def grow(self, used: int) -> None:
-        """Both sides: from this side's index on, so many bytes are in use."""
+        """Grow the ring from this side's index on to so many bytes in use, on both sides."""
         assert used.bit_count() == 1
         assert self.used < used <= self.capacity
         index = self.tail if self.writes else self.head
@@ -210,7 +210,7 @@ class Ring:
     writes = False
 
     def put(self, data: memoryview) -> None:
-        """For the writer: whole words, then the tail that announces them."""
+        """Write whole words, then the tail that announces them."""
         at = (self.tail + self.shift) % self.used
         first = min(len(data), self.used - at)
         self._data[at : at + first] = data[:first]
@@ -222,7 +222,7 @@ class Ring:
         self._indices[TAIL // 8] = tail
 
     def available(self) -> int:
-        """For the reader: bytes that are there."""
+        """Return the reader's number of available bytes."""
         tail = self._indices[TAIL // 8]
         assert tail % 8 == 0
         assert self.tail <= tail <= self.head + self.capacity
@@ -230,7 +230,7 @@ class Ring:
         return self.tail - self.head
 
     def get(self, length: int) -> bytes:
-        """For the reader: copies whole words out, then gives their room back."""
+        """Copy whole words out, then release their room."""
         at = (self.head + self.shift) % self.used
         first = min(length, self.used - at)
         data = bytes(self._data[at : at + first]) + bytes(self._data[: length - first])
@@ -248,7 +248,7 @@ class Ring:
         return self._flags[which // 4]
 
     def claim(self, which: int) -> int:
-        """After a change: how the peer sleeps, and the duty to ring it."""
+        """Return the object that the peer sleeps on, after a change; the caller must ring it."""
         fence()
         how = self._flags[which // 4]
         if how != AWAKE:
@@ -261,7 +261,7 @@ class Ring:
 
 
 class WireClient:
-    """One connection. ``how`` is what it sleeps on; with ``semaphores`` it asks for some whatever that is."""
+    """A connection. ``how`` is the object that the client sleeps on; ``semaphores`` requests semaphores in any case."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class WireClient:
         self.was_asked_to_leave = False
         #: True if the client returns loans as soon as it has copied them.
         self.gives_back = True
-        #: Leases of ours that the server has ended: extent and block.
+        #: Our loans that the server has returned: extent and block.
         self.given_back: list[tuple[int, int]] = []
         self._own: dict[int, Extent] = {}
         self.control = Control(service)
@@ -323,7 +323,7 @@ class WireClient:
         self.out.writes = True
 
     def grow(self, used: int) -> None:
-        """Has so many bytes of our ring in use. All that was sent must be out."""
+        """Grow our ring to so many bytes in use. All frames must be sent before."""
         assert not self._unsent
         os.posix_fallocate(self._segment, self.out.start + self.out.used, used - self.out.used)
         self.out.put(memoryview(frame(GROW, used, b"")))
@@ -339,11 +339,11 @@ class WireClient:
         return self.ask(kind, endpoint, arguments)
 
     def request_with(self, header: dict[str, Any], endpoint: str, *args: Any, **kwargs: Any) -> int:
-        """Do the same with a header."""
+        """Send a call with a header, without waiting; return its id."""
         return self.ask(CALL_WITH, endpoint, [header, args, kwargs])
 
     def ask(self, kind: int, endpoint: str, value: Any) -> int:
-        """Any request to an endpoint; the call's id."""
+        """Send any request to an endpoint; return the call's id."""
         return self.send(kind | self.number(endpoint) << 8, msgpack.packb(value))
 
     def number(self, endpoint: str) -> int:
@@ -381,7 +381,7 @@ class WireClient:
             call_id = self._ids
         assert len(body) <= self.welcome["max_frame"]
         whole = frame(opcode, call_id, body)
-        # Up to half of what is in use goes whole; of more, the first piece has the header.
+        # A frame of up to half of the bytes in use is sent whole; the first piece of a longer one has the header.
         least = len(whole) if len(whole) <= self.out.used // 2 else 16
         self._unsent.append((memoryview(whole), least))
         self._push()
@@ -471,7 +471,7 @@ class WireClient:
         return extent
 
     def _park(self, seconds: float) -> None:
-        """Announces, looks again, sleeps."""
+        """Announce the sleep, check again, and sleep."""
         if seconds <= 0:
             raise TimeoutError
         self.into.set_flag(READER_WAITS, self.how)
@@ -500,7 +500,7 @@ class WireClient:
         if self.bell.fileno() in ready:
             with contextlib.suppress(
                 BlockingIOError, ConnectionResetError
-            ):  # Its end is for the control socket to say.
+            ):  # The control socket reports the end.
                 self.bell.recv(1, socket.MSG_DONTWAIT)
         if self.control.socket.fileno() in ready:
             try:
@@ -526,7 +526,7 @@ class WireClient:
             self.bell.send(b"\1", socket.MSG_DONTWAIT)
 
     def close(self, **goodbye: Any) -> None:
-        """Says goodbye and gives everything back."""
+        """Send goodbye and return all loans."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.send("goodbye", **(goodbye or {"reason": "done"}))
         self.control.socket.close()

@@ -10,13 +10,13 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-#: In the kind of an opcode: the payload is a parcel's.
+#: The bit of an opcode's kind for a payload that is a parcel.
 PARCEL: Final = 0x80
-#: The opcode that ends a lease.
+#: The opcode that returns a loan.
 RELEASE: Final = 0xFF
-#: Where a buffer lies.
+#: Places of a buffer.
 HERE, SENDER, RECEIVER = range(3)
-#: Kinds of news.
+#: Kinds of extent updates.
 NEW, GONE = 1, 2
 #: The seals that the owner of an extent sets.
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -29,7 +29,7 @@ _NEWS: Final = struct.Struct("=IIQ")
 
 
 class Entry(NamedTuple):
-    """One line of a parcel's table."""
+    """An entry of a parcel's table."""
 
     whose: int
     extent: int
@@ -68,7 +68,7 @@ def release(extent: int, block: int) -> bytes:
 
 
 def released(payload: bytes) -> tuple[int, int]:
-    """Extent and block of a RELEASE."""
+    """Return extent and block of a RELEASE."""
     extent, _, block = _RELEASE.unpack(payload)
     return extent, block
 
@@ -90,7 +90,7 @@ class Extent:
         self.memory = mmap.mmap(self.file, 0)
 
     def tell(self, to: socket.socket) -> None:
-        """Says that it is there."""
+        """Announce the extent to the peer."""
         socket.send_fds(to, [news(NEW, self.number, self.size)], [self.file])
 
     def lend(self, data: bytes, block: int = 0, start: int = 0) -> Entry:
@@ -111,16 +111,16 @@ class Extent:
 
 
 class Theirs:
-    """The peer's extents: mapped, to be read."""
+    """The peer's extents, mapped read-only."""
 
     #: The protection of the mappings. The peer cannot prevent writes.
     access = mmap.PROT_READ
 
-    def __init__(self, told: socket.socket) -> None:
-        self._updates = told
+    def __init__(self, updates: socket.socket) -> None:
+        self._updates = updates
         self._updates.setblocking(False)
         self.extents: dict[int, mmap.mmap] = {}
-        #: Their files' numbers.
+        #: The inode numbers of the extents' files.
         self.inodes: dict[int, int] = {}
         self.gone: list[int] = []
 

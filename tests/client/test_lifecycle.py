@@ -22,7 +22,7 @@ from shmrpc.transport.shm.close_reason import parse_close_packet
 from shmrpc.wire import control, frames
 from tests.helpers import stream_service
 from tests.helpers.host_names import nothing_is_left
-from tests.helpers.hostile_server import Babbler, Died, babbling
+from tests.helpers.hostile_server import Died, ScriptedServer, scripted_server
 from tests.helpers.interruptions import Interrupted
 from tests.helpers.loops import one_loop
 from tests.helpers.server_process import (
@@ -528,7 +528,7 @@ def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runt
     drawn, taken = threading.Event(), threading.Event()
     ids: list[int] = []
 
-    def stop(server: Babbler, call_id: int) -> NoReturn:
+    def stop(server: ScriptedServer, call_id: int) -> NoReturn:
         ids.append(call_id)
         taken.set()
         assert eventually(server.channel.has_frame)
@@ -539,7 +539,7 @@ def test_a_call_that_another_thread_has_overtaken_is_not_taken_for_executed(runt
         ids.append(frame[1])
         raise Died
 
-    with babbling(runtime, stop), shmrpc.sync.connect("tested", timeout=60) as client:
+    with scripted_server(runtime, stop), shmrpc.sync.connect("tested", timeout=60) as client:
         session = client._reconnector.session
         assert session is not None
         draw = session.next_id

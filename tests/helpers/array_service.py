@@ -117,7 +117,7 @@ async def echo_later(value: Any, seconds: float = 0.001) -> Any:
 
 
 @service.endpoint
-async def echo_when_told(value: Any, name: str) -> Any:
+async def echo_when_kept(value: Any, name: str) -> Any:
     """Return the value once another one is kept under this name."""
     await _wait_until_kept(name)
     return value
@@ -245,7 +245,7 @@ async def invert_later(image: shmrpc.Writable[np.ndarray[Any, Any]], seconds: fl
 
 
 @service.endpoint
-async def invert_when_told(image: shmrpc.Writable[np.ndarray[Any, Any]], name: str) -> None:
+async def invert_when_kept(image: shmrpc.Writable[np.ndarray[Any, Any]], name: str) -> None:
     """Invert half of the image at once, and the other half once a value is kept under this name."""
     half = len(image) // 2
     image[:half] = ~image[:half]

@@ -23,7 +23,7 @@ from shmrpc.wire.frames import CALL, RESULT, Shape
 from tests.helpers.server_process import PATIENCE
 
 #: The server's act on the first call, of this id, before its answer.
-Misdeed = Callable[["Babbler", int], object]
+Misdeed = Callable[["ScriptedServer", int], object]
 
 SHAPES = {1: Shape(streams=True), 2: Shape(inputs=(("numbers", 0),))}
 OFFER = Offer("tested", ["add", "count", "total"], SHAPES)
@@ -34,7 +34,7 @@ class Died(Exception):
     """Raised by a misdeed to end the server without a message."""
 
 
-class Babbler:
+class ScriptedServer:
     """A server of one client. Answers each call with 3, and the first call only after its misdeed.
 
     With ``forges`` the server writes the client's extent updates itself, and so cannot open the client's loans.
@@ -130,10 +130,10 @@ class Babbler:
 
 
 @contextlib.contextmanager
-def babbling(runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> Iterator[Babbler]:
-    babbler = Babbler(runtime, misdeed, forges=forges)
-    yield babbler
-    babbler.join()
+def scripted_server(runtime: Path, misdeed: Misdeed, *, forges: bool = False) -> Iterator[ScriptedServer]:
+    hostile = ScriptedServer(runtime, misdeed, forges=forges)
+    yield hostile
+    hostile.join()
 
 
 class Caller:

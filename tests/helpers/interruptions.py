@@ -70,7 +70,7 @@ def under_way() -> int:
 
 
 class Interrupted(Exception):
-    """The exception of signal handlers. Not a KeyboardInterrupt, because `except Exception` should not catch it."""
+    """The exception of signal handlers. An Exception, so that tests find each `except Exception` that drops it."""
 
 
 class Steps:

@@ -498,9 +498,7 @@ class WireClient:
             poll.register(self.bell, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
         if self.bell.fileno() in ready:
-            with contextlib.suppress(
-                BlockingIOError, ConnectionResetError
-            ):  # The control socket reports the end.
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):  # The control socket reports the end.
                 self.bell.recv(1, socket.MSG_DONTWAIT)
         if self.control.socket.fileno() in ready:
             try:

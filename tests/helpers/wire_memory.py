@@ -73,7 +73,7 @@ def released(payload: bytes) -> tuple[int, int]:
     return extent, block
 
 
-def news(kind: int, number: int, size: int) -> bytes:
+def extent_update(kind: int, number: int, size: int) -> bytes:
     """Return a packet for the socket of extents."""
     return _NEWS.pack(kind, number, size)
 
@@ -91,7 +91,7 @@ class Extent:
 
     def tell(self, to: socket.socket) -> None:
         """Announce the extent to the peer."""
-        socket.send_fds(to, [news(NEW, self.number, self.size)], [self.file])
+        socket.send_fds(to, [extent_update(NEW, self.number, self.size)], [self.file])
 
     def lend(self, data: bytes, block: int = 0, start: int = 0) -> Entry:
         """Write bytes into a block; return the entry that lends it."""

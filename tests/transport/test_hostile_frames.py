@@ -25,7 +25,7 @@ from shmrpc.wire.frames import (
     STOP,
     opcode,
 )
-from tests.helpers.hostile_server import SUM, Babbler, Misdeed, babbling, connected
+from tests.helpers.hostile_server import SUM, Misdeed, ScriptedServer, connected, scripted_server
 
 
 def sends(code: int, body: bytes = NIL) -> Misdeed:
@@ -56,15 +56,15 @@ FAULTS = [
 async def test_a_frame_that_no_server_sends_ends_the_connection(
     runtime: Path, misdeed: Misdeed, words: str, blocking: bool
 ) -> None:
-    with babbling(runtime, misdeed) as babbler:
+    with scripted_server(runtime, misdeed) as hostile:
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match=words):
                 await client.call("add", 1, 2)
             with pytest.raises(shmrpc.RemoteProtocolError, match=words):
                 await client.call("add", 1, 2)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
-    assert words in babbler.heard.reason
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
+    assert words in hostile.heard.reason
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -78,12 +78,12 @@ async def test_a_frame_that_no_server_sends_ends_the_connection(
     ],
 )
 async def test_the_same_in_a_stream(runtime: Path, misdeed: Misdeed, words: str, blocking: bool) -> None:
-    with babbling(runtime, misdeed) as babbler:
+    with scripted_server(runtime, misdeed) as hostile:
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match=words):
                 await client.stream(1)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -103,22 +103,22 @@ async def test_the_same_in_a_stream(runtime: Path, misdeed: Misdeed, words: str,
 @pytest.mark.parametrize("name", ["add", "total"])
 async def test_frames_that_may_be_late_are_ignored(runtime: Path, misdeed: Misdeed, blocking: bool, name: str) -> None:
     arguments: tuple[Any, ...] = (1, 2) if name == "add" else ([],)
-    with babbling(runtime, misdeed) as babbler:
+    with scripted_server(runtime, misdeed) as hostile:
         async with connected(blocking) as client:
             assert await client.call(name, *arguments) == 3
             assert await client.call("add", 1, 2) == 3
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert not babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert not hostile.heard.fault
 
 
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("code", [RESULT, FAILURE, RESULT_WITH])
 async def test_a_second_answer_is_ignored(runtime: Path, code: int, blocking: bool) -> None:
-    def twice(server: Babbler, call_id: int) -> None:
+    def twice(server: ScriptedServer, call_id: int) -> None:
         server.send(RESULT, call_id, SUM)
         server.send(code, call_id, NIL)
 
-    with babbling(runtime, twice):
+    with scripted_server(runtime, twice):
         async with connected(blocking) as client:
             for _ in range(3):
                 assert await client.call("add", 1, 2) == 3
@@ -127,21 +127,21 @@ async def test_a_second_answer_is_ignored(runtime: Path, code: int, blocking: bo
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("code", [FAILURE, RESULT_WITH])
 async def test_an_answer_that_cannot_be_read_fails_its_call(runtime: Path, code: int, blocking: bool) -> None:
-    with babbling(runtime, sends(code, b"\xc1")):
+    with scripted_server(runtime, sends(code, b"\xc1")):
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.DecodeError):
                 await client.call("add", 1, 2)
             assert await client.call("add", 1, 2) == 3
 
 
-def flood(server: Babbler, call_id: int) -> None:
+def flood(server: ScriptedServer, call_id: int) -> None:
     """Twice the credit, in items of a kilobyte; without a pause but for room."""
     for _ in range(256):
         server.send(ITEM, call_id, msgpack.packb(bytes(1000)))
 
 
 async def test_items_without_credit_end_the_connection(runtime: Path) -> None:
-    with babbling(runtime, flood) as babbler:
+    with scripted_server(runtime, flood) as hostile:
         async with shmrpc.connect("tested", timeout=5) as client:
             items = client.count(1)
             assert await anext(items) == bytes(1000)
@@ -150,12 +150,12 @@ async def test_items_without_credit_end_the_connection(runtime: Path) -> None:
             with pytest.raises(shmrpc.RemoteProtocolError, match="no credit"):
                 async for _ in items:
                     pass
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
 
 
 def test_items_without_credit_end_the_connection_of_threads_too(runtime: Path) -> None:
-    with babbling(runtime, flood) as babbler:
+    with scripted_server(runtime, flood) as hostile:
         with shmrpc.sync.connect("tested", timeout=5) as client:
             items = client.count(1)
             assert next(items) == bytes(1000)
@@ -163,5 +163,5 @@ def test_items_without_credit_end_the_connection_of_threads_too(runtime: Path) -
                 client.add(1, 2)
             with pytest.raises(shmrpc.RemoteProtocolError, match="no credit"):
                 list(items)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault

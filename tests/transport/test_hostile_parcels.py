@@ -18,7 +18,7 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.wire import control
-from tests.helpers.hostile_server import SUM, Babbler, Misdeed, babbling, connected
+from tests.helpers.hostile_server import SUM, Misdeed, ScriptedServer, connected, scripted_server
 from tests.helpers.server_process import eventually_in_loop
 from tests.helpers.services import service
 from tests.helpers.stream_service import service as flows
@@ -49,8 +49,8 @@ from tests.helpers.wire_memory import (
     SENDER,
     Entry,
     Extent,
+    extent_update,
     here,
-    news,
     parcel,
     release,
 )
@@ -91,13 +91,13 @@ class HostileClient:
 
 
 class HostileServer:
-    def __init__(self, babbler: Babbler, call_id: int) -> None:
-        self.babbler = babbler
-        self.updates = babbler.updates
+    def __init__(self, hostile: ScriptedServer, call_id: int) -> None:
+        self.hostile = hostile
+        self.updates = hostile.updates
         self._call_id = call_id
 
     def say(self, opcode: int, payload: bytes) -> None:
-        self.babbler.send(opcode, self._call_id if opcode == PARCEL else 0, payload)
+        self.hostile.send(opcode, self._call_id if opcode == PARCEL else 0, payload)
 
 
 Attack = Callable[[HostilePeer], object]
@@ -164,7 +164,7 @@ def tells(packet: bytes, *make: Callable[[], int]) -> Attack:
 
 def tells_twice(peer: HostilePeer) -> None:
     tell(peer)
-    tells(news(NEW, 0, PAGE), memfd)(peer)
+    tells(extent_update(NEW, 0, PAGE), memfd)(peer)
 
 
 def hangs_up(peer: HostilePeer) -> None:
@@ -211,31 +211,31 @@ NAMES: dict[str, tuple[Entry, ...]] = {
     "far outside the receiver's": (Entry(RECEIVER, (1 << 32) - 1, HUGE, HUGE, HUGE),),
 }
 PACKETS: dict[str, tuple[Attack, str]] = {
-    "no descriptor": (tells(news(NEW, 0, PAGE)), NEWS),
-    "two descriptors": (tells(news(NEW, 0, PAGE), memfd, memfd), NEWS),
-    "twenty descriptors": (tells(news(NEW, 0, PAGE), *[memfd] * 20), NEWS),
-    "a descriptor of what is gone": (tells(news(GONE, 0, 0), memfd), NEWS),
-    "a size of what is gone": (tells(news(GONE, 0, PAGE)), NEWS),
-    "no bytes": (tells(news(NEW, 0, 0), lambda: memfd(0)), NEWS),
-    "an unknown kind": (tells(news(3, 0, PAGE), memfd), NEWS),
-    "no kind": (tells(news(0, 0, 0)), NEWS),
-    "a short packet": (tells(news(NEW, 0, PAGE)[:15], memfd), NEWS),
-    "a long packet": (tells(news(NEW, 0, PAGE) + b"\0", memfd), NEWS),
+    "no descriptor": (tells(extent_update(NEW, 0, PAGE)), NEWS),
+    "two descriptors": (tells(extent_update(NEW, 0, PAGE), memfd, memfd), NEWS),
+    "twenty descriptors": (tells(extent_update(NEW, 0, PAGE), *[memfd] * 20), NEWS),
+    "a descriptor of what is gone": (tells(extent_update(GONE, 0, 0), memfd), NEWS),
+    "a size of what is gone": (tells(extent_update(GONE, 0, PAGE)), NEWS),
+    "no bytes": (tells(extent_update(NEW, 0, 0), lambda: memfd(0)), NEWS),
+    "an unknown kind": (tells(extent_update(3, 0, PAGE), memfd), NEWS),
+    "no kind": (tells(extent_update(0, 0, 0)), NEWS),
+    "a short packet": (tells(extent_update(NEW, 0, PAGE)[:15], memfd), NEWS),
+    "a long packet": (tells(extent_update(NEW, 0, PAGE) + b"\0", memfd), NEWS),
     "a very long packet": (tells(b"\1" * 60_000), NEWS),
     "an empty packet": (tells(b""), NEWS),
     "a packet of text": (tells(b"sixteen letters!"), NEWS),
-    "no seal": (tells(news(NEW, 0, PAGE), lambda: memfd(seals=0)), EXTENT),
-    "another seal": (tells(news(NEW, 0, PAGE), lambda: memfd(seals=fcntl.F_SEAL_GROW)), EXTENT),
-    "fewer bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(2 * PAGE)), EXTENT),
-    "more bytes than it has": (tells(news(NEW, 0, PAGE), lambda: memfd(PAGE - 1)), EXTENT),
-    "more bytes than can be": (tells(news(NEW, 0, HUGE), memfd), MEMORY),
-    "more bytes than are mapped": (tells(news(NEW, 0, (1 << 44) + 1), lambda: memfd((1 << 44) + 1)), MEMORY),
-    "no memory": (tells(news(NEW, 0, PAGE), lambda: os.eventfd(0)), EXTENT),
-    "a file": (tells(news(NEW, 0, PAGE), plain_file), EXTENT),
-    "a directory": (tells(news(NEW, 0, PAGE), lambda: os.open("/", os.O_RDONLY)), EXTENT),
-    "what cannot be read": (tells(news(NEW, 0, PAGE), write_only), EXTENT),
+    "no seal": (tells(extent_update(NEW, 0, PAGE), lambda: memfd(seals=0)), EXTENT),
+    "another seal": (tells(extent_update(NEW, 0, PAGE), lambda: memfd(seals=fcntl.F_SEAL_GROW)), EXTENT),
+    "fewer bytes than it has": (tells(extent_update(NEW, 0, PAGE), lambda: memfd(2 * PAGE)), EXTENT),
+    "more bytes than it has": (tells(extent_update(NEW, 0, PAGE), lambda: memfd(PAGE - 1)), EXTENT),
+    "more bytes than can be": (tells(extent_update(NEW, 0, HUGE), memfd), MEMORY),
+    "more bytes than are mapped": (tells(extent_update(NEW, 0, (1 << 44) + 1), lambda: memfd((1 << 44) + 1)), MEMORY),
+    "no memory": (tells(extent_update(NEW, 0, PAGE), lambda: os.eventfd(0)), EXTENT),
+    "a file": (tells(extent_update(NEW, 0, PAGE), plain_file), EXTENT),
+    "a directory": (tells(extent_update(NEW, 0, PAGE), lambda: os.open("/", os.O_RDONLY)), EXTENT),
+    "what cannot be read": (tells(extent_update(NEW, 0, PAGE), write_only), EXTENT),
     "a number twice": (tells_twice, EXTENT),
-    "another number": (tells(news(NEW, 1, PAGE), memfd), EXTENT),
+    "another number": (tells(extent_update(NEW, 1, PAGE), memfd), EXTENT),
     "nothing at all": (says(parcel([Entry(SENDER, 0, 0, 0, 1)])), EXTENT),
     "the end": (hangs_up, EXTENT),
 }
@@ -309,14 +309,16 @@ async def test_an_attack_of_a_server_ends_the_connection_of_its_client(
 ) -> None:
     words = re.escape(words)
     before = open_files()
-    with babbling(runtime, lambda babbler, call_id: attack(HostileServer(babbler, call_id)), forges=True) as babbler:
+    with scripted_server(
+        runtime, lambda hostile, call_id: attack(HostileServer(hostile, call_id)), forges=True
+    ) as hostile:
         async with connected(blocking) as client:
             for _ in range(2):
                 with pytest.raises(shmrpc.RemoteProtocolError, match=words):
                     await client.call("add", 1, 2)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
-    assert re.search(words, babbler.heard.reason)
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
+    assert re.search(words, hostile.heard.reason)
     assert await eventually_in_loop(lambda: open_files() <= before)
 
 
@@ -428,27 +430,27 @@ async def test_a_bad_table_is_a_fault_in_every_kind_of_frame(kind: int) -> None:
 def lends_again(**changes: int) -> Misdeed:
     """Return an attack that sends back block 0 of extent 0, which the client has lent, with changed numbers."""
 
-    def attack(babbler: Babbler, call_id: int) -> None:
-        assert isinstance(babbler.body, _core.Parcel)
-        line = Entry(RECEIVER, 0, 0, 0, len(memoryview(babbler.body.buffers[0])))
+    def attack(hostile: ScriptedServer, call_id: int) -> None:
+        assert isinstance(hostile.body, _core.Parcel)
+        line = Entry(RECEIVER, 0, 0, 0, len(memoryview(hostile.body.buffers[0])))
         changed = line._replace(**{name: getattr(line, name) + by for name, by in changes.items()})
-        babbler.send(PARCEL, call_id, parcel([changed], SUM))
+        hostile.send(PARCEL, call_id, parcel([changed], SUM))
 
     return attack
 
 
-def ends_a_loan_twice(babbler: Babbler, call_id: int) -> None:
-    babbler.body = b""  # The loan ends once here.
-    babbler.send(RELEASE, 0, release(0, 0))
+def ends_a_loan_twice(hostile: ScriptedServer, call_id: int) -> None:
+    hostile.body = b""  # The loan ends once here.
+    hostile.send(RELEASE, 0, release(0, 0))
 
 
-def sends_back_an_ended_loan(babbler: Babbler, call_id: int) -> None:
-    babbler.body = b""
-    babbler.send(PARCEL, call_id, parcel([Entry(RECEIVER, 0, 0, 0, 1)], SUM))
+def sends_back_an_ended_loan(hostile: ScriptedServer, call_id: int) -> None:
+    hostile.body = b""
+    hostile.send(PARCEL, call_id, parcel([Entry(RECEIVER, 0, 0, 0, 1)], SUM))
 
 
-def ends_a_part(babbler: Babbler, call_id: int) -> None:
-    babbler.send(RELEASE, 0, release(0, PAGE))
+def ends_a_part(hostile: ScriptedServer, call_id: int) -> None:
+    hostile.send(RELEASE, 0, release(0, PAGE))
 
 
 ATTACKS_ON_LOANS_OF_CLIENT: dict[str, Misdeed] = {
@@ -467,18 +469,18 @@ ATTACKS_ON_LOANS_OF_CLIENT: dict[str, Misdeed] = {
 async def test_an_attack_of_a_server_on_a_loan_ends_the_connection_of_its_client(
     runtime: Path, name: str, blocking: bool
 ) -> None:
-    with babbling(runtime, ATTACKS_ON_LOANS_OF_CLIENT[name]) as babbler:
+    with scripted_server(runtime, ATTACKS_ON_LOANS_OF_CLIENT[name]) as hostile:
         async with connected(blocking) as client:
             for _ in range(2):
                 with pytest.raises(shmrpc.RemoteProtocolError, match=BLOCK):
                     await client.call("add", bytes(PAGE * 60), 2)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
 
 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_buffer_that_the_client_lent_may_be_sent_back(runtime: Path, blocking: bool) -> None:
-    with babbling(runtime, lends_again()):
+    with scripted_server(runtime, lends_again()):
         async with connected(blocking) as client:
             for _ in range(3):
                 assert await client.call("add", bytes(PAGE * 60), 2) == 3
@@ -487,24 +489,24 @@ async def test_a_buffer_that_the_client_lent_may_be_sent_back(runtime: Path, blo
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("kind", [ITEM, RESULT, FAILURE, RESULT_WITH])
 async def test_a_bad_table_is_a_fault_in_a_stream_too(runtime: Path, kind: int, blocking: bool) -> None:
-    with babbling(runtime, lambda babbler, call_id: babbler.send(kind | PARCEL, call_id, b"\0")) as babbler:
+    with scripted_server(runtime, lambda hostile, call_id: hostile.send(kind | PARCEL, call_id, b"\0")) as hostile:
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
                 await client.stream(1)
-    assert isinstance(babbler.heard, control.Goodbye)
-    assert babbler.heard.fault
+    assert isinstance(hostile.heard, control.Goodbye)
+    assert hostile.heard.fault
 
 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_bad_table_for_no_call_is_a_fault_too(runtime: Path, blocking: bool) -> None:
-    with babbling(runtime, lambda babbler, call_id: babbler.send(PARCEL, call_id + 1000, b"\0")):
+    with scripted_server(runtime, lambda hostile, call_id: hostile.send(PARCEL, call_id + 1000, b"\0")):
         async with connected(blocking) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match=TABLE):
                 await client.call("add", 1, 2)
 
 
 async def test_another_server_of_the_same_client_is_not_harmed(runtime: Path) -> None:
-    with babbling(runtime, lambda babbler, call_id: babbler.send(RELEASE, 0, b"")):
+    with scripted_server(runtime, lambda hostile, call_id: hostile.send(RELEASE, 0, b"")):
         async with shmrpc.serve(flows), shmrpc.connect("tested.flows") as good, connected(blocking=False) as client:
             with pytest.raises(shmrpc.RemoteProtocolError, match="a RELEASE has 0 bytes"):
                 await client.call("add", 1, 2)

@@ -115,7 +115,7 @@ def test_memoryviews_and_arguments_that_may_be_none(sync_client: shmrpc.sync.Cli
 
 async def test_the_caller_sees_writes_while_the_endpoint_runs(client: shmrpc.Client) -> None:
     image = built_at(client)
-    call = asyncio.create_task(client.invert_when_told(image, "go"))
+    call = asyncio.create_task(client.invert_when_kept(image, "go"))
     half = SIZE // 2
     assert await eventually_in_loop(lambda: (image[:half] == ~SOURCE[:half]).all())
     assert (image[half:] == SOURCE[half:]).all() and not call.done()

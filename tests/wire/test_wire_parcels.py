@@ -381,7 +381,7 @@ def test_each_line_of_a_table_is_a_lease_and_each_ends_once(wire: WireClient) ->
 def hold_until_told(wire: WireClient, line: Entry) -> int:
     """Call an endpoint that holds a buffer until another call releases it, and return the call's id."""
     arguments = msgpack.packb([extension(MEMORYVIEW, 0), "go on"])
-    return wire.send(CALL | PARCEL | wire.number("echo_when_told") << 8, parcel([line], arguments))
+    return wire.send(CALL | PARCEL | wire.number("echo_when_kept") << 8, parcel([line], arguments))
 
 
 def test_a_lease_lasts_as_long_as_something_looks_at_it(large: WireClient) -> None:
@@ -474,8 +474,8 @@ def test_an_extent_may_be_announced_long_before_use_and_removed_while_a_block_is
     line = extents[2].lend(b"x" * 10 * PAGE, 9 * PAGE)
     call_id = hold_until_told(large, line)
     assert large.call("add", 1, 2) == 3
-    large.updates.send(wire_memory.news(wire_memory.GONE, 9000, 0))
-    large.updates.send(wire_memory.news(wire_memory.GONE, 12345, 0))
+    large.updates.send(wire_memory.extent_update(wire_memory.GONE, 9000, 0))
+    large.updates.send(wire_memory.extent_update(wire_memory.GONE, 12345, 0))
     other = large.extent(0xFFFF_FFFF)
     assert ask(large, "echo", [other.lend(b"y")], msgpack.packb([extension(BYTES, 0)])) == b"y"
     assert large.call("keep", "go on", True) is None
@@ -493,7 +493,7 @@ def test_a_server_maps_what_is_named_and_lets_it_go(wire: WireClient) -> None:
     first, second = wire.extent(0), wire.extent(1)
     assert ask(wire, "echo", [first.lend(b"x")], msgpack.packb([extension(BYTES, 0)])) == b"x"
     assert mapped() == 2
-    wire.updates.send(wire_memory.news(wire_memory.GONE, 0, 0))
+    wire.updates.send(wire_memory.extent_update(wire_memory.GONE, 0, 0))
     wire.extent(2)
     line = Entry(SENDER, 2, 0, 0, 1)
     assert ask(wire, "add", [line], msgpack.packb([1, 2])) == 3

@@ -92,7 +92,7 @@ class Nursery:
         self._socket.send(f"reap {pid}".encode())
         return int(self._socket.recv(100))
 
-    def news(self) -> list[tuple[int, str]]:
+    def new_events(self) -> list[tuple[int, str]]:
         """Return the journal's new entries: the tickets of calls, and their events."""
         # A line across the border of two pages may be incomplete while it is written.
         *lines, self._unfinished = (self._unfinished + self._journal.read()).split("\n")

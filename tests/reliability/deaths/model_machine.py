@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
         #: Steps since the server began.
         self.age = 0
         self.sound = True
-        self.nursery.news()
+        self.nursery.new_events()
         self.server: RealServer = self.nursery.start(self.server_loop)
         self.model.serve()
 
@@ -752,7 +752,7 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def _handlers(self) -> list[str]:
-        for ticket, event in self.nursery.news():
+        for ticket, event in self.nursery.new_events():
             history = self.journal.get(ticket, "")
             if not (event == history[-1:] == "s"):
                 self.journal[ticket] = history + event

@@ -21,7 +21,7 @@ from shmrpc.transport.shm.server import ShmListener
 from shmrpc.wire import control
 from shmrpc.wire.frames import CALL, RESULT
 from tests.helpers import traces
-from tests.helpers.hostile_server import SUM, Babbler, Died, babbling, connected
+from tests.helpers.hostile_server import SUM, Died, ScriptedServer, connected, scripted_server
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.services import service
@@ -210,15 +210,15 @@ def test_a_client_that_rings_without_end_does_not_stop_other_clients() -> None:
     figures.note("hostile peer: rings without end", rings=ringer.rings, polite_calls=polite.calls, server_grew=growth)
 
 
-def bell_of(babbler: Babbler) -> socket.socket:
+def bell_of(hostile: ScriptedServer) -> socket.socket:
     """Return a socket of the server's end of the doorbell."""
-    return socket.socket(fileno=os.dup(babbler.bell))
+    return socket.socket(fileno=os.dup(hostile.bell))
 
 
-def answer_without_reading_rings(babbler: Babbler, call_id: int) -> None:
+def answer_without_reading_rings(hostile: ScriptedServer, call_id: int) -> None:
     """Answer many calls, announce a sleep before each, and read no ring."""
-    channel, number = babbler.channel, 0
-    with bell_of(babbler) as bell:
+    channel, number = hostile.channel, 0
+    with bell_of(hostile) as bell:
         make_blocking(bell)
         channel.send(RESULT, call_id, SUM)
         while number < RINGS:
@@ -229,27 +229,27 @@ def answer_without_reading_rings(babbler: Babbler, call_id: int) -> None:
             assert frame is not None and frame[0] & 0xFF == CALL
             channel.send(RESULT, frame[1], SUM)
             number += 1
-        babbler.unread_rings = count_unread(bell)
+        hostile.unread_rings = count_unread(bell)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 async def test_a_server_that_requests_rings_and_reads_none_delays_no_client(runtime: Path, blocking: bool) -> None:
-    with babbling(runtime, answer_without_reading_rings) as babbler:
+    with scripted_server(runtime, answer_without_reading_rings) as hostile:
         async with connected(blocking) as caller:
             # The helper answers the first call a second time; no call waits for that answer.
             for _ in range(RINGS + 1):
                 assert await asyncio.wait_for(caller.call("add", 1, 2), 20) == 3
-            assert await eventually_in_loop(lambda: babbler.unread_rings > 0, 20)
-    assert 1 < babbler.unread_rings < RINGS, "the bell was full"
+            assert await eventually_in_loop(lambda: hostile.unread_rings > 0, 20)
+    assert 1 < hostile.unread_rings < RINGS, "the bell was full"
 
 
-def end_doorbell(babbler: Babbler, call_id: int) -> None:
-    with bell_of(babbler) as bell:
+def end_doorbell(hostile: ScriptedServer, call_id: int) -> None:
+    with bell_of(hostile) as bell:
         bell.shutdown(socket.SHUT_RDWR)
 
 
-def end_doorbell_and_die(babbler: Babbler, call_id: int) -> None:
-    end_doorbell(babbler, call_id)
+def end_doorbell_and_die(hostile: ScriptedServer, call_id: int) -> None:
+    end_doorbell(hostile, call_id)
     raise Died
 
 
@@ -264,15 +264,15 @@ async def test_a_server_that_ends_its_doorbell_loses_its_connection(
     """
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 1.5)
     counting = counted(monkeypatch, LoopConnection, "_on_bell")
-    with counting as rings, babbling(runtime, end_doorbell) as babbler:
+    with counting as rings, scripted_server(runtime, end_doorbell) as hostile:
         async with connected(blocking) as caller:
             assert await caller.call("add", 1, 2) == 3
             with pytest.raises(shmrpc.RemoteProtocolError, match=ENDED):
                 while True:
                     assert await caller.call("add", 1, 2) == 3
                     await asyncio.sleep(0.01)
-        babbler.join()
-    assert isinstance(babbler.heard, control.Goodbye) and babbler.heard.fault
+        hostile.join()
+    assert isinstance(hostile.heard, control.Goodbye) and hostile.heard.fault
     assert len(rings) < 400, "the loop did not spin"
 
 
@@ -282,29 +282,29 @@ async def test_a_server_whose_doorbell_ends_as_it_dies_is_a_lost_connection(
 ) -> None:
     """The doorbell ends first, and the connection after it: the server has died, without a fault."""
     monkeypatch.setattr(control, "DEATH_TIMEOUT", 20)
-    with babbling(runtime, end_doorbell_and_die):
+    with scripted_server(runtime, end_doorbell_and_die):
         async with connected(blocking) as caller:
             with pytest.raises(shmrpc.ConnectionLost):
                 await caller.call("add", 1, 2)
 
 
-def ring_without_end(babbler: Babbler, call_id: int) -> None:
+def ring_without_end(hostile: ScriptedServer, call_id: int) -> None:
     """Ring and answer calls, until the client closes."""
-    with bell_of(babbler) as bell, Ringer(bell):
-        babbler.channel.send(RESULT, call_id, SUM)
+    with bell_of(hostile) as bell, Ringer(bell):
+        hostile.channel.send(RESULT, call_id, SUM)
         for _ in range(200):
-            if not eventually(babbler.channel.has_frame, 20):
+            if not eventually(hostile.channel.has_frame, 20):
                 return
-            frame = babbler.channel.receive()
+            frame = hostile.channel.receive()
             assert frame is not None
-            babbler.channel.send(RESULT, frame[1], SUM)
+            hostile.channel.send(RESULT, frame[1], SUM)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["loop", "threads"])
 async def test_a_server_that_rings_without_end_answers_its_client(runtime: Path, blocking: bool) -> None:
     """The client gets its answers, and all other tasks of its loop go on."""
     before = traces.settled_descriptors()
-    with babbling(runtime, ring_without_end):
+    with scripted_server(runtime, ring_without_end):
         async with connected(blocking) as caller:
             for _ in range(201):
                 assert await asyncio.wait_for(caller.call("add", 1, 2), 20) == 3

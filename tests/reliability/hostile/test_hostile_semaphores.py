@@ -17,7 +17,7 @@ import pytest
 import shmrpc
 from shmrpc import _core
 from shmrpc.transport.shm.segment import NewSegment
-from tests.helpers.hostile_server import Babbler, Died, babbling, connected
+from tests.helpers.hostile_server import Died, ScriptedServer, connected, scripted_server
 from tests.helpers.server_process import PATIENCE, eventually
 from tests.helpers.time_bound import bounded
 from tests.helpers.wire_client import ON_SEMAPHORE, READER_WAITS, WireClient
@@ -84,9 +84,9 @@ class SemaphoreOverwriter(WireClient):
             os.close(descriptor)
 
 
-def overwrites(contents: bytes) -> Callable[[Babbler, int], None]:
-    def misdeed(babbler: Babbler, call_id: int) -> None:
-        for descriptor in babbler.files[1:]:
+def overwrites(contents: bytes) -> Callable[[ScriptedServer, int], None]:
+    def misdeed(hostile: ScriptedServer, call_id: int) -> None:
+        for descriptor in hostile.files[1:]:
             os.pwrite(descriptor, contents, 0)
 
     return misdeed
@@ -95,7 +95,7 @@ def overwrites(contents: bytes) -> Callable[[Babbler, int], None]:
 @pytest.mark.parametrize("contents", CONTENTS)
 async def test_a_client_of_a_server_that_overwrites_semaphores_gets_its_answers(runtime: Path, contents: str) -> None:
     """Closing rings the client's own semaphore."""
-    with babbling(runtime, overwrites(CONTENTS[contents])):
+    with scripted_server(runtime, overwrites(CONTENTS[contents])):
         async with connected(True) as caller:
             for _ in range(3):
                 assert await caller.call("add", 1, 2) == 3
@@ -118,13 +118,13 @@ def rung_without_end(runtime: Path) -> Iterator[threading.Event]:
 
     threads: list[threading.Thread] = []
 
-    def misdeed(babbler: Babbler, call_id: int) -> None:
-        threads.append(threading.Thread(target=rings, args=(mmap.mmap(babbler.files[2], 0),)))
+    def misdeed(hostile: ScriptedServer, call_id: int) -> None:
+        threads.append(threading.Thread(target=rings, args=(mmap.mmap(hostile.files[2], 0),)))
         threads[0].start()
         over.wait(2 * PATIENCE)
         raise Died
 
-    with babbling(runtime, misdeed):
+    with scripted_server(runtime, misdeed):
         try:
             yield over
         finally:

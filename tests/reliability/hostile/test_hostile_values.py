@@ -23,7 +23,7 @@ from shmrpc.wire.frames import FAILURE as FAILED
 from shmrpc.wire.frames import RESULT as ANSWERED
 from shmrpc.wire.frames import RESULT_WITH
 from tests.helpers.corrupt_arrays import ARRAY, CORRUPT_ARRAYS
-from tests.helpers.hostile_server import Babbler, babbling, connected
+from tests.helpers.hostile_server import ScriptedServer, connected, scripted_server
 from tests.helpers.scale import scaled
 from tests.helpers.wire_client import (
     CALL,
@@ -204,7 +204,7 @@ def test_the_error_of_an_unfit_argument_names_its_parameter() -> None:
             assert failure["kind"] == "arguments" and name in failure["message"], failure
 
 
-def sends(code: int, body: bytes, server: Babbler, call_id: int) -> None:
+def sends(code: int, body: bytes, server: ScriptedServer, call_id: int) -> None:
     """Answer a call with a chosen frame."""
     server.send(code, call_id, body)
 
@@ -218,7 +218,7 @@ async def test_an_undecodable_result_fails_its_call_alone(runtime: Path, blockin
         bodies = [*bodies, *READ.values()]
 
     for body in bodies[:: scaled(4, 1)]:
-        with babbling(runtime, functools.partial(sends, code, body)):
+        with scripted_server(runtime, functools.partial(sends, code, body)):
             async with connected(blocking) as client:
                 with pytest.raises((shmrpc.DecodeError, shmrpc.RemoteError)):
                     await client.call("add", 1, 2)
@@ -232,7 +232,7 @@ async def test_a_result_with_an_inconsistent_array_fails_its_call(runtime: Path,
     array = np.arange(3.0)
     data, sent = array.tobytes(), [*CORRUPT_ARRAYS.values(), ["<f8", [3], 0]]
 
-    def answer(server: Babbler, call_id: int) -> None:
+    def answer(server: ScriptedServer, call_id: int) -> None:
         for number, payload in enumerate(2 * sent):
             if number:
                 call_id = next_call(server)
@@ -244,7 +244,7 @@ async def test_a_result_with_an_inconsistent_array_fails_its_call(runtime: Path,
             memoryview(block)[:] = data
             server.channel.send(ANSWERED, call_id, _core.Parcel(body, [block]))
 
-    with babbling(runtime, answer):
+    with scripted_server(runtime, answer):
         async with connected(blocking) as client:
             for _ in range(2):
                 for _ in CORRUPT_ARRAYS:
@@ -271,7 +271,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
     good = [(ANSWERED, encode([1, {2}, 2**70])), (FAILED, encode(failure)), (RESULT_WITH, encode([{"k": "v"}, 5]))]
     count = scaled(150, 5_000)
 
-    def answer(server: Babbler, call_id: int) -> None:
+    def answer(server: ScriptedServer, call_id: int) -> None:
         for number in range(count):
             if number:
                 call_id = next_call(server)
@@ -279,7 +279,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
             assert isinstance(body, bytes)
             server.send(code, call_id, mutated(dice, body))
 
-    with babbling(runtime, answer):
+    with scripted_server(runtime, answer):
         async with connected(blocking) as client:
             for _ in range(count):
                 try:
@@ -292,7 +292,7 @@ async def test_mutated_answers_are_values_or_errors(runtime: Path, blocking: boo
     figures.note(f"hostile peer: answers, {'threads' if blocking else 'loop'}", **outcomes)
 
 
-def next_call(server: Babbler) -> int:
+def next_call(server: ScriptedServer) -> int:
     """Return the id of the next call that arrives."""
     while True:
         server.channel.wake()

@@ -14,7 +14,7 @@ import msgpack
 import pytest
 
 import shmrpc
-from tests.helpers.hostile_server import Babbler, babbling, connected
+from tests.helpers.hostile_server import ScriptedServer, connected, scripted_server
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually
 from tests.helpers.wire_client import (
@@ -262,13 +262,13 @@ def any_frame(dice: random.Random, call_id: int) -> tuple[int, int, bytes]:
 async def test_mutated_frames_of_a_server_are_answers_or_errors(runtime: Path, blocking: bool) -> None:
     dice, outcomes = random.Random(13), Counter[str]()
 
-    def send_mutated(server: Babbler, call_id: int) -> None:
+    def send_mutated(server: ScriptedServer, call_id: int) -> None:
         for _ in range(dice.randrange(1, 12)):
             outcomes["mutated"] += 1
             server.send(*any_frame(dice, call_id))
 
     for number in range(scaled(20, 400)):
-        with babbling(runtime, send_mutated):
+        with scripted_server(runtime, send_mutated):
             async with connected(blocking) as client:
                 for _ in range(2):
                     try:

@@ -15,7 +15,7 @@ import pytest
 
 import shmrpc
 from tests.helpers import traces
-from tests.helpers.hostile_server import Babbler, Died, Misdeed, babbling, connected
+from tests.helpers.hostile_server import Died, Misdeed, ScriptedServer, connected, scripted_server
 from tests.helpers.scale import scaled
 from tests.helpers.server_process import eventually, eventually_in_loop
 from tests.helpers.wire_client import CALL, ON_SEMAPHORE, READER_WAITS, WireClient, frame
@@ -127,10 +127,10 @@ def test_a_client_that_truncates_its_semaphores_ends_only_its_own_connection() -
 def truncates(files: slice, over: threading.Event) -> Misdeed:
     """Return a script that truncates some of the files, rings, and waits until the client has left."""
 
-    def misdeed(babbler: Babbler, call_id: int) -> None:
-        for descriptor in babbler.files[files]:
+    def misdeed(hostile: ScriptedServer, call_id: int) -> None:
+        for descriptor in hostile.files[files]:
             os.ftruncate(descriptor, 0)
-        with socket.socket(fileno=os.dup(babbler.bell)) as bell:
+        with socket.socket(fileno=os.dup(hostile.bell)) as bell:
             bell.send(b"\1")
         assert over.wait(30)
         raise Died
@@ -148,7 +148,7 @@ async def test_a_server_that_truncates_shared_files_loses_its_connection(
 ) -> None:
     over = threading.Event()
     before = traces.settled_descriptors()
-    with babbling(runtime, truncates(files, over)):
+    with scripted_server(runtime, truncates(files, over)):
         try:
             async with connected(blocking) as caller:
                 with pytest.raises(shmrpc.RemoteProtocolError, match=TRUNCATED):

@@ -15,7 +15,7 @@ from tests.helpers.server_process import ServerProcess, eventually, eventually_i
 from tests.helpers.services import service
 from tests.helpers.stopped_processes import stopped
 from tests.helpers.wire_client import CALL, MEMORYVIEW, Control, WireClient, extension
-from tests.helpers.wire_memory import GONE, PARCEL, SENDER, Entry, news, parcel
+from tests.helpers.wire_memory import GONE, PARCEL, SENDER, Entry, extent_update, parcel
 from tests.reliability.figures import note
 
 MIB = 1 << 20
@@ -154,7 +154,7 @@ def test_a_removed_extent_counts_while_a_handler_refers_to_it() -> None:
             wire.send(opcode, parcel([Entry(SENDER, number, 0, 0, 5000)], arguments))
             if number < 2:
                 assert wire.call("add", 1, 2) == 3, "a handler refers to the extent now"
-                wire.updates.send(news(GONE, number, 0))
+                wire.updates.send(extent_update(GONE, number, 0))
         assert f"extents of {3 * MIB} bytes together are over the limit" in fault_of(wire)
 
 

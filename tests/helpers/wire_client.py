@@ -467,7 +467,7 @@ class WireClient:
     def extent(self, number: int = 0, size: int = 1 << 20) -> Extent:
         """Make memory to lend, and announce it to the server."""
         extent = self._own[number] = Extent(number, size)
-        extent.tell(self.updates)
+        extent.announce(self.updates)
         return extent
 
     def _park(self, seconds: float) -> None:

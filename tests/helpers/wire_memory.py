@@ -89,7 +89,7 @@ class Extent:
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, seals)
         self.memory = mmap.mmap(self.file, 0)
 
-    def tell(self, to: socket.socket) -> None:
+    def announce(self, to: socket.socket) -> None:
         """Announce the extent to the peer."""
         socket.send_fds(to, [extent_update(NEW, self.number, self.size)], [self.file])
 
@@ -124,7 +124,7 @@ class Theirs:
         self.inodes: dict[int, int] = {}
         self.gone: list[int] = []
 
-    def hear(self) -> None:
+    def receive_updates(self) -> None:
         """Receive the pending extent updates."""
         while True:
             try:
@@ -150,7 +150,7 @@ class Theirs:
     def read(self, entry: Entry) -> bytes:
         """Return a copy of a buffer that the peer has lent."""
         if entry.extent not in self.extents:
-            self.hear()
+            self.receive_updates()
         memory, begin = self.extents[entry.extent], entry.block + entry.start
         assert begin + entry.length <= len(memory)
         return memory[begin : begin + entry.length]

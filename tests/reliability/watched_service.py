@@ -146,12 +146,12 @@ async def open_gate(gate: str) -> None:
 
 def held_by(pid: int | str) -> dict[str, int]:
     """Return the descriptors, mappings, threads and resident kilobytes of a process."""
-    there = Path(f"/proc/{pid}")
-    resident = int((there / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    process = Path(f"/proc/{pid}")
+    resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return {
-        "descriptors": len(os.listdir(there / "fd")),
-        "mappings": (there / "maps").read_text().count("\n"),
-        "threads": len(os.listdir(there / "task")),
+        "descriptors": len(os.listdir(process / "fd")),
+        "mappings": (process / "maps").read_text().count("\n"),
+        "threads": len(os.listdir(process / "task")),
         "kilobytes": resident >> 10,
     }
 

@@ -113,7 +113,7 @@ def says(payload: bytes, opcode: int = PARCEL) -> Attack:
 def tell(peer: HostilePeer, number: int = 0, size: int = 1 << 20) -> None:
     """Send the other side a correct extent."""
     extent = Extent(number, size)
-    extent.tell(peer.updates)
+    extent.announce(peer.updates)
     extent.close()
 
 

@@ -226,7 +226,7 @@ def test_one_block_for_as_many_leases_as_it_is_named(wire: WireClient) -> None:
 def test_memory_does_not_grow_with_the_number_of_calls(wire: WireClient) -> None:
     for _ in range(200):
         assert wire.call("zeros", 500_000) == bytes(500_000)
-    wire.theirs.hear()
+    wire.theirs.receive_updates()
     assert sum(map(len, wire.theirs.extents.values())) <= 4 * MIB
 
 
@@ -260,7 +260,7 @@ def test_an_unused_extent_is_removed_after_a_while_and_its_number_with_it(wire: 
     wire.give_back(given)
 
     def heard() -> bool:
-        wire.theirs.hear()
+        wire.theirs.receive_updates()
         return bool(wire.theirs.gone)
 
     assert eventually(heard, 60)
@@ -676,5 +676,5 @@ def test_pickles_are_for_both_sides_or_for_none(codec: str, ours: bool | None) -
 def test_the_third_descriptor_is_a_socket_of_packets_and_nothing_comes_before_it_is_needed(wire: WireClient) -> None:
     assert (wire.updates.family, wire.updates.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET)
     assert wire.call("echo", bytes(20_000)) == bytes(20_000)
-    wire.theirs.hear()
+    wire.theirs.receive_updates()
     assert wire.theirs.extents == {}

@@ -109,9 +109,9 @@ class RealServer:
         self.pid = int(json.loads(side.recv(1000))["pid"])
         self.code: int | None = None
 
-    def look(self) -> dict[str, Any] | None:
+    def state(self) -> dict[str, Any] | None:
         """Return the server's state; None if it has ended."""
-        return self._ask({"do": "look"})
+        return self._ask({"do": "state"})
 
     def open(self, gate: str) -> None:
         """Open a gate, so that the handlers behind it go on."""

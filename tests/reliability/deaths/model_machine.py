@@ -621,7 +621,7 @@ class Machine(RuleBasedStateMachine):
         self.server.command("drain")
         self.model.health = "draining"
         if self.model.in_flight:
-            assert self.driver.until(lambda: (self.server.look() or {"health": None})["health"] == "draining")
+            assert self.driver.until(lambda: (self.server.state() or {"health": None})["health"] == "draining")
         for number, client in self.model.clients.items():
             if client.reconnect:  # Otherwise the call might die with this server.
                 assert self.driver.until(lambda number=number: not self.reals[number].is_ready())  # type: ignore[misc]
@@ -666,7 +666,7 @@ class Machine(RuleBasedStateMachine):
 
     def unsent(self) -> bool:
         """Return True if frames wait at the server for its clients to read: they are lost with the server."""
-        real = self.server.look()
+        real = self.server.state()
         assert real is not None
         return bool(real["unsent"])
 
@@ -677,7 +677,7 @@ class Machine(RuleBasedStateMachine):
             if how == "drained":  # The server waits until its answers are read.
                 for real in self.reals.values():
                     real.is_ready()
-            return self.server.look() is None
+            return self.server.state() is None
 
         assert self.driver.until(is_over), f"a server that is {how} does not end"
         assert self.server.code == (-9 if how == "killed" else 0), f"a server that was {how}: {self.server.code}"
@@ -765,7 +765,7 @@ class Machine(RuleBasedStateMachine):
 
     def _state(self) -> list[str]:
         model = self.model
-        real = self.server.look()
+        real = self.server.state()
         if real is None or model.health == "down":
             return [] if real is None and model.health == "down" else [f"server: {model.health}, and it is {real}"]
         expected: dict[str, Any] = {

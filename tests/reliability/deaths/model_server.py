@@ -278,15 +278,15 @@ class _Child:
             os._exit(4)
         command = json.loads(packet)
         match command["do"]:
-            case "look":
-                self._answer(self._look())
+            case "state":
+                self._answer(self._state())
             case "open":
                 _gate(command["gate"]).set()
                 self._answer({})
             case end:
                 self._end_command.set_result(end)
 
-    def _look(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         server: Any = self._server
         callers = [caller for dispatcher in server._dispatchers for caller in dispatcher.clients]
         for caller in callers:

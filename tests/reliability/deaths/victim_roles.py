@@ -33,8 +33,8 @@ def follow(order: Order, obituary: int) -> None:
 
     def finish() -> None:
         if order.how == "record":
-            victims.say("lines", list(lines.reached))
-            victims.say("points", crash_points.passed())
+            victims.report("lines", list(lines.reached))
+            victims.report("points", crash_points.passed())
         os._exit(0)
 
     try:
@@ -45,7 +45,7 @@ def follow(order: Order, obituary: int) -> None:
         else:
             _call_in_threads(order)
     except BaseException:
-        victims.say("failed", traceback.format_exc())
+        victims.report("failed", traceback.format_exc())
         os._exit(1)
     finish()
 
@@ -60,7 +60,7 @@ async def _serve(finish: Callable[[], None]) -> None:
     conversations.leaving.append(asked.put_nowait)
     server = conversations.serve()
     async with server:
-        victims.say("serving")
+        victims.report("serving")
         how = await asked.get()
         if how == "exit":
             finish()

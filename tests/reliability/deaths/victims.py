@@ -147,17 +147,17 @@ def main(obituary: int) -> None:
     from tests.reliability.deaths import victim_roles
 
     gc.freeze()
-    say("ready")
+    report("ready")
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             signal.alarm(PATIENCE)  # A victim that hangs does not stay.
             victim_roles.follow(Order(**json.loads(line)), obituary)
         _, status = os.waitpid(pid, 0)
-        say("died", os.waitstatus_to_exitcode(status))
+        report("died", os.waitstatus_to_exitcode(status))
 
 
-def say(*words: Any) -> None:
+def report(*words: Any) -> None:
     """Report to the test."""
     line = json.dumps(words).encode() + b"\n"
     while line:

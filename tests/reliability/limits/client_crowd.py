@@ -20,7 +20,7 @@ FEW = 4
 PATIENCE = 120
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
@@ -35,37 +35,37 @@ async def check(client: shmrpc.Client, i: int) -> None:
 
 async def stay(count: int) -> None:
     clients = [await shmrpc.connect("tested.watched", timeout=PATIENCE) for _ in range(count)]
-    tell(connected=len(clients))
+    report(connected=len(clients))
     while await line():
         await asyncio.gather(*(check(client, i) for i, client in enumerate(clients)))
-        tell(called=len(clients))
+        report(called=len(clients))
     for client in clients:
         await client.close()
 
 
 async def storm(count: int) -> None:
-    tell(ready=count)
+    report(ready=count)
     await line()
     times: list[float] = []
 
-    async def come(i: int) -> None:
+    async def connect_and_call(i: int) -> None:
         start = time.monotonic()
         async with shmrpc.connect("tested.watched", timeout=PATIENCE) as client:
             await check(client, i)
             times.append(time.monotonic() - start)
 
-    await asyncio.gather(*(come(i) for i in range(count)))
-    tell(times=times)
+    await asyncio.gather(*(connect_and_call(i) for i in range(count)))
+    report(times=times)
 
 
 async def pass_by(count: int) -> None:
-    async def come(numbers: range) -> None:
+    async def connect_and_call(numbers: range) -> None:
         for i in numbers:
             async with shmrpc.connect("tested.watched", timeout=PATIENCE) as client:
                 await check(client, i)
 
-    await asyncio.gather(*(come(range(n, count, FEW)) for n in range(FEW)))
-    tell(passed=count)
+    await asyncio.gather(*(connect_and_call(range(n, count, FEW)) for n in range(FEW)))
+    report(passed=count)
 
 
 def main() -> None:

@@ -163,14 +163,14 @@ async def test_silent_clients_do_not_keep_other_clients_out(server: ServerProces
     before = len(os.listdir(f"/proc/{server.pid}/fd"))
     silent: list[Control] = []
 
-    def knock(count: int) -> None:
+    def connect_silently(count: int) -> None:
         """Connect clients and wait until all are accepted: the backlog is short, and the server may be slow."""
         silent.extend(Control("tested") for _ in range(count))
         assert eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) >= before + len(silent), HANGS)
 
     try:
-        knock(handshake_limiter.MAX_ARRIVING // 2)
-        knock(handshake_limiter.MAX_ARRIVING // 2)
+        connect_silently(handshake_limiter.MAX_ARRIVING // 2)
+        connect_silently(handshake_limiter.MAX_ARRIVING // 2)
         silent += [Control("tested") for _ in range(50)]
         async with asyncio.timeout(2 * HANGS), shmrpc.connect("tested", timeout=2 * HANGS) as client:
             assert await client.add(1, 2) == 3

@@ -29,16 +29,16 @@ PRELUDE = """
         async with shmrpc.connect("tested", timeout=0) as client:
             pass
 
-    def tell(attempt):
+    def print_error(attempt):
         try:
             attempt()
         except Exception as error:
             print(type(error).__name__, error)
 
-    def tell_all():
-        tell(lambda: asyncio.run(serve()))
-        tell(lambda: asyncio.run(connect()))
-        tell(lambda: shmrpc.sync.connect("tested", timeout=0).__enter__())
+    def print_errors():
+        print_error(lambda: asyncio.run(serve()))
+        print_error(lambda: asyncio.run(connect()))
+        print_error(lambda: shmrpc.sync.connect("tested", timeout=0).__enter__())
 
     def mount(path):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=16", "tmpfs", path], check=True)

@@ -45,7 +45,7 @@ PRELUDE = """
             client.close()
         return sum
 
-    def tell(*what):
+    def report(*what):
         print(json.dumps(what), flush=True)
 
 """
@@ -97,7 +97,7 @@ def test_the_error_of_connecting_names_the_missing_resource() -> None:
                 refused = attempt()
                 left = os.listdir("/dev/shm")
                 remount("size=1m,nr_inodes=100")
-                tell(refused, left, attempt())
+                report(refused, left, attempt())
                 assert eventually(is_empty, 30)
         """,
     )
@@ -116,24 +116,24 @@ def test_connected_clients_go_on_in_a_full_shared_memory() -> None:
         """
         with ServerProcess("tests.reliability.watched_service:service") as server:
             clients = []
-            tell(attempt(clients), attempt(clients))
+            report(attempt(clients), attempt(clients))
             with open("/dev/shm/of-another-program", "wb", buffering=0) as file:
                 written = 0
                 try:
                     while True:
                         written += file.write(bytes(4096))
                 except OSError as error:
-                    tell(error.errno)
-            tell(attempt())
+                    report(error.errno)
+            report(attempt())
             small, large = bytes(range(256)) * 100, bytes(1 << 20)
             for client in clients:
                 for i in range(50):
                     assert client.echo(small) == small
                 assert client.echo(large) == large
-            tell("worked")
+            report("worked")
             clients.pop().close()
             os.unlink("/dev/shm/of-another-program")
-            tell(attempt(clients, timeout=10))
+            report(attempt(clients, timeout=10))
             for client in clients:
                 client.close()
         """,
@@ -166,7 +166,7 @@ def test_without_a_directory_for_shared_memory_each_client_raises_the_reason_at_
                 refused = attempt()
                 for command in mend:
                     subprocess.run(command.split(), check=True)
-                tell(refused, attempt())
+                report(refused, attempt())
         """,
     )
     for ((kind, text), connected), (_, _, words) in zip(told, SPOILT.values(), strict=True):
@@ -187,7 +187,7 @@ def test_a_client_without_the_servers_shared_memory_raises_the_reason() -> None:
                 script = command + ' && exec "$@"'
                 command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, "-c"]
                 done = subprocess.run([*command, program], capture_output=True, text=True)
-                tell(done.stderr.splitlines()[-1])
+                report(done.stderr.splitlines()[-1])
         """,
     )
     assert other[0].startswith("shmrpc.errors.RemoteProtocolError: the server named a segment")

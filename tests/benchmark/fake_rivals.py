@@ -23,12 +23,12 @@ def _client(add: Callable[[int, int], int]) -> Iterator[_Client]:
 
 
 def connect(place: Rendezvous) -> Any:
-    """Does as it is asked."""
+    """Return a client that works."""
     return _client(lambda a, b: a + b)
 
 
 def connect_failing(place: Rendezvous) -> Any:
-    """A client that raises when it is called."""
+    """Return a client that raises when it is called."""
 
     def add(a: int, b: int) -> int:
         raise ValueError("no sum today\nand more of that")
@@ -37,17 +37,17 @@ def connect_failing(place: Rendezvous) -> Any:
 
 
 def connect_refused(place: Rendezvous) -> Any:
-    """There is nobody to connect to."""
-    raise ConnectionRefusedError("nobody is there")
+    """Raise the error of a connection without a server."""
+    raise ConnectionRefusedError("no server listens")
 
 
 def connect_dying(place: Rendezvous) -> Any:
-    """A client whose process ends when it is called."""
+    """Return a client whose process ends when it is called."""
     return _client(lambda a, b: os._exit(3))
 
 
 def connect_hanging(place: Rendezvous) -> Any:
-    """A client that gets no answer."""
+    """Return a client that gets no reply."""
 
     def add(a: int, b: int) -> int:
         time.sleep(600)
@@ -58,7 +58,7 @@ def connect_hanging(place: Rendezvous) -> Any:
 
 @contextlib.contextmanager
 def connect_lonely(place: Rendezvous) -> Iterator[_Client]:
-    """A client of the server that dies."""
+    """Yield a client of the server that dies."""
     with connection.Client(place.socket(), "AF_UNIX") as server:
 
         def add(a: int, b: int) -> int:
@@ -69,7 +69,7 @@ def connect_lonely(place: Rendezvous) -> Iterator[_Client]:
 
 
 def serve_dying(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """A server whose process ends with the first call."""
+    """Serve until the first call, which ends the process."""
     with connection.Listener(place.socket(), "AF_UNIX") as listener:
         ready()
         listener.accept().recv()
@@ -77,10 +77,10 @@ def serve_dying(place: Rendezvous, ready: Callable[[], None]) -> None:
 
 
 def serve_failing(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """A server that cannot start."""
+    """Raise the error of a server that cannot start."""
     raise OSError("no room for a server")
 
 
 def serve_ending(place: Rendezvous, ready: Callable[[], None]) -> None:
-    """A server whose process ends before it is ready."""
+    """End the process before the server is ready."""
     os._exit(3)

@@ -1,4 +1,4 @@
-"""Loads that look at answers instead of times; those whose names end with ``_sync`` are for clients without a loop."""
+"""Loads that check replies instead of times; loads whose names end with ``_sync`` are for clients without a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.processes import Caller
 from benchmark.results import Result
 from benchmark.sharing import COUNT
 
-#: What is echoed: sizes at which frames, rings and buffers end, and values of several kinds.
+#: Values to echo: bytes of sizes at which frames, rings and buffers end, and values of several kinds.
 VALUES: Final[tuple[Any, ...]] = (
     *(
         bytes(range(256)) * (size // 256) + b"\1" * (size % 256)
@@ -33,7 +33,7 @@ def _done(calls: int) -> Result:
 
 
 async def call(caller: Caller) -> Result:
-    """Sums and equal values."""
+    """Check that sums are right and that echoed values are equal."""
     for i in range(20):
         assert await caller.client.add(i, 2) == i + 2
     for value in VALUES:
@@ -43,7 +43,6 @@ async def call(caller: Caller) -> Result:
 
 
 def call_sync(caller: Caller) -> Result:
-    """The same."""
     for i in range(20):
         assert caller.client.add(i, 2) == i + 2
     for value in VALUES:
@@ -53,7 +52,7 @@ def call_sync(caller: Caller) -> Result:
 
 
 async def concurrent(caller: Caller) -> Result:
-    """300 calls by 64 tasks, small ones and larger ones mixed: every answer belongs to its call."""
+    """Make 300 small and large calls by 64 tasks, and check that each reply belongs to its call."""
     numbers = iter(range(300))
 
     async def some() -> int:
@@ -71,7 +70,7 @@ async def concurrent(caller: Caller) -> Result:
 
 
 async def hosts(caller: Caller) -> Result:
-    """300 calls by 64 tasks, sums and arrays mixed: every answer belongs to its call."""
+    """Make 300 calls with sums and arrays by 64 tasks, and check that each reply belongs to its call."""
     import numpy as np  # Few of the clients have arrays.
 
     numbers = iter(range(300))
@@ -92,7 +91,7 @@ async def hosts(caller: Caller) -> Result:
 
 
 async def stream(caller: Caller) -> Result:
-    """All items of a short stream; endless ones left early, with calls after them; two at once."""
+    """Read a short stream to its end, leave endless ones early and call afterwards, and read two at a time."""
     count = caller.client.count
     assert [item async for item in count(0)] == []
     assert [item async for item in count(20_000)] == list(range(20_000))
@@ -116,7 +115,7 @@ async def stream(caller: Caller) -> Result:
 
 
 async def hold_stream(caller: Caller) -> Result:
-    """Begins a stream and takes one item of it; the other side has time to send as much more as it may."""
+    """Begin a stream and read one item of it; the sender has time to use up its credit."""
     feed = caller.client.count(1 << 40)
     assert await anext(feed) == 0
     _held.append(feed)
@@ -125,20 +124,20 @@ async def hold_stream(caller: Caller) -> Result:
 
 
 async def leave_stream(caller: Caller) -> Result:
-    """Leaves it."""
+    """Leave the stream."""
     await _held.pop().aclose()
     assert await caller.client.add(1, 2) == 3
     return _done(1)
 
 
 async def nothing(caller: Caller) -> Result:
-    """Sleeps: whoever uses CPU meanwhile does so unasked."""
+    """Sleep, while no subject has a reason to use CPU."""
     await asyncio.sleep(0.25)
     return _done(1)
 
 
 async def bulk(caller: Caller) -> Result:
-    """The client's own check says that all has come; calls go on."""
+    """Send messages, whose arrival the client checks itself, then make a call."""
     for size, messages in ((1, 500), (10_000, 100), (400_000, 20)):
         await caller.client.bulk(b"\3" * size, messages)
     if hasattr(caller.client, "add"):
@@ -147,7 +146,6 @@ async def bulk(caller: Caller) -> Result:
 
 
 def bulk_sync(caller: Caller) -> Result:
-    """The same."""
     for size, messages in ((1, 500), (10_000, 100), (400_000, 20)):
         caller.client.bulk(b"\3" * size, messages)
     if hasattr(caller.client, "add"):
@@ -156,7 +154,7 @@ def bulk_sync(caller: Caller) -> Result:
 
 
 async def connections(caller: Caller) -> Result:
-    """Eight more, each with its answers; those that are left work when others are gone."""
+    """Open eight more connections and call over each; the first one still works when they are closed."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(caller.connect()) for _ in range(8)]
         for number, client in enumerate(clients):
@@ -166,7 +164,6 @@ async def connections(caller: Caller) -> Result:
 
 
 def connections_sync(caller: Caller) -> Result:
-    """The same."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(caller.connect()) for _ in range(8)]
         for number, client in enumerate(clients):
@@ -176,36 +173,33 @@ def connections_sync(caller: Caller) -> Result:
 
 
 async def die(caller: Caller) -> Result:
-    """The client's process ends in the middle of what it does."""
+    """End the client's process after a call."""
     await caller.client.add(1, 2)
     os._exit(3)
 
 
 def die_sync(caller: Caller) -> Result:
-    """The same."""
     caller.client.add(1, 2)
     os._exit(3)
 
 
 async def call_often(caller: Caller) -> Result:
-    """Sums."""
+    """Check many sums."""
     for i in range(_OFTEN):
         assert await caller.client.add(i, 2) == i + 2
     return _done(_OFTEN)
 
 
 def call_often_sync(caller: Caller) -> Result:
-    """The same."""
     for i in range(_OFTEN):
         assert caller.client.add(i, 2) == i + 2
     return _done(_OFTEN)
 
 
 async def counted(caller: Caller) -> Result:
-    """How many calls a lock has protected so far, of all processes."""
+    """Return the number of calls of all processes that the lock has protected so far."""
     return _done(caller.client.words[COUNT])
 
 
 def counted_sync(caller: Caller) -> Result:
-    """The same."""
     return _done(caller.client.words[COUNT])

@@ -133,11 +133,11 @@ def test_no_times_have_no_percentile() -> None:
         Durations().percentile(0.5)
 
 
-# Rows and how sure they are.
+# Rows and their confidence intervals.
 
 
 def coverage(count: int, skip: int) -> float:
-    """How sure the median lies between the figures of so many that are left when so many are left out at each end."""
+    """Return the probability that the median lies between the figures left when ``skip`` are left out at each end."""
     return 1 - sum(math.comb(count, number) for number in range(skip + 1)) / float(2 ** (count - 1))
 
 
@@ -233,7 +233,7 @@ class Slow:
         return a + b
 
 
-async def test_who_cannot_keep_up_is_found_out() -> None:
+async def test_a_subject_that_cannot_keep_up_is_detected() -> None:
     found = await loads.open_loop(Caller(Slow(), lambda: None), seconds=0.2, rate=2_000)
     assert found.extra["kept up"] < 0.5
 
@@ -326,7 +326,7 @@ def test_an_increment_that_is_lost_is_found(lost: int) -> None:
         measured()
 
 
-# Who does not answer.
+# Subjects that do not answer.
 
 
 def test_a_rival_that_is_not_installed_is_named_with_how_to() -> None:
@@ -344,7 +344,7 @@ def test_a_rival_that_does_not_start_says_why() -> None:
     assert "nothing" in made.note
 
 
-def test_who_fails_says_why_and_the_others_go_on() -> None:
+def test_a_failing_subject_is_noted_and_the_others_go_on() -> None:
     line = Line("q")
     with Run(TINY, []) as run, run.pairs([DIRECT[0], FLOORS["uvloop"]]) as pairs:
         turns = [
@@ -604,7 +604,7 @@ def test_the_record_is_of_the_size_that_it_claims() -> None:
     assert 30_000 < len(json.dumps(nested())) < 32_000
 
 
-def test_what_is_started_has_its_bytecode() -> None:
+def test_compile_sources_writes_the_bytecode_of_servers() -> None:
     cached = Path(importlib.util.cache_from_source(server.__file__))
     cached.unlink(missing_ok=True)
     startup.compile_sources()

@@ -49,7 +49,7 @@ from benchmark.subjects import INBOX, NAMES, OURS, POOLS, QUEUES, STORES, STUDIE
 from benchmark.targets import verdicts
 from tests.benchmark.benchmark_form import TINY
 
-Ask = Callable[[str], list[Row]]
+AskQuestion = Callable[[str], list[Row]]
 
 #: Rivals that need nothing but what the product needs.
 AT_HAND = [rival for rival in RIVALS if rival.family in ("asyncio_protocol", "pipe") and "msgspec" not in rival.name]
@@ -92,7 +92,7 @@ class Answers(dict[str, list[Row]]):
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
+def ask() -> Iterator[AskQuestion]:
     with pytest.MonkeyPatch.context() as patch, Run(TINY, ALL_AT_HAND) as run:
         patch.setattr(queue_study, "SIZES", (8, 64))
         patch.setattr(topic_study, "SIZES", (1_000, 100_000))
@@ -103,7 +103,7 @@ def ask() -> Iterator[Ask]:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_every_row_has_figures(ask: Ask, name: str) -> None:
+def test_every_row_has_figures(ask: AskQuestion, name: str) -> None:
     assert QUESTIONS[name].title
     assert QUESTIONS[name].about
     if name not in ASKED:
@@ -118,14 +118,14 @@ def test_every_row_has_figures(ask: Ask, name: str) -> None:
             continue
         assert each.value is not None
         assert math.isfinite(each.value)
-        # What is a difference, as memory is, may be nothing, and less where others are at work; and a crowd of clients
-        # on a busy machine may have no answer in so short a time.
+        # A figure that is a difference, such as memory, may be zero, or negative on a busy machine; and many clients
+        # on a busy machine may have no reply in so short a time.
         assert each.value > 0 or each.line.lead not in ("p50", "rate") or name in (many_clients.NAME, contention.NAME)
         if each.p50 is not None and each.p99 is not None and each.longest is not None:
             assert each.p50 <= each.p99 <= each.longest
 
 
-def test_a_row_stands_once(ask: Ask) -> None:
+def test_a_row_stands_once(ask: AskQuestion) -> None:
     names = [(each.line, each.subject) for name in ASKED for each in ask(name)]
     assert len(names) == len(set(names))
 
@@ -134,25 +134,25 @@ def subjects(rows: list[Row], case: str = "") -> set[str]:
     return {each.subject for each in rows if each.line.case == case}
 
 
-def test_whoever_can_takes_part(ask: Ask) -> None:
-    everybody = {subject.name for subject in (*OURS, *AT_HAND)}
-    assert everybody < subjects(ask("small"))
-    assert everybody == subjects(ask("sparse"), "every 2 ms")
-    assert everybody < subjects(ask("record"))
+def test_every_subject_takes_part_in_the_questions_that_it_can_answer(ask: AskQuestion) -> None:
+    all_subjects = {subject.name for subject in (*OURS, *AT_HAND)}
+    assert all_subjects < subjects(ask("small"))
+    assert all_subjects == subjects(ask("sparse"), "every 2 ms")
+    assert all_subjects < subjects(ask("record"))
     for size in ("1", "1,000,000"):
-        assert everybody < subjects(ask("payload-bytes"), size)
+        assert all_subjects < subjects(ask("payload-bytes"), size)
     assert {each.line.case for each in ask("payload-ints")} == {"1"}
-    assert everybody == subjects(ask("many-clients"), "1") == subjects(ask("many-clients"), "8")
-    assert everybody == subjects(ask("idle"), "3 connections") == subjects(ask("memory"))
-    assert everybody == subjects(ask("startup"), "connection")
-    assert subjects(ask("startup"), "server") == everybody - {"multiprocessing Pipe"}
+    assert all_subjects == subjects(ask("many-clients"), "1") == subjects(ask("many-clients"), "8")
+    assert all_subjects == subjects(ask("idle"), "3 connections") == subjects(ask("memory"))
+    assert all_subjects == subjects(ask("startup"), "connection")
+    assert subjects(ask("startup"), "server") == all_subjects - {"multiprocessing Pipe"}
     with_loop = {subject.name for subject in (*OURS, *AT_HAND) if subject.loop != "none"}
     assert with_loop == subjects(ask("in-flight"), "64") == subjects(ask("streams"))
     assert with_loop == subjects(ask("open-loop"), "200 a second")
     assert with_loop | {"multiprocessing Pipe", bulk.FLOOR, "memcpy, one place"} == subjects(ask("bulk"), "copied")
 
 
-def test_locks_and_signals_are_asked_for_what_they_can_do(ask: Ask) -> None:
+def test_locks_and_signals_are_asked_for_what_they_can_do(ask: AskQuestion) -> None:
     subjects_ = [*NAMES, *EQUALS_AT_HAND]
     locks = {subject.name for subject in subjects_ if "lock" in subject.abilities}
     assert subjects(ask("contention"), "8 processes") == locks
@@ -161,7 +161,7 @@ def test_locks_and_signals_are_asked_for_what_they_can_do(ask: Ask) -> None:
     assert signals == subjects(ask("signals"), "busy") == subjects(ask("signals"), "asleep")
 
 
-def test_queues_are_asked_for_what_they_can_do(ask: Ask) -> None:
+def test_queues_are_asked_for_what_they_can_do(ask: AskQuestion) -> None:
     subjects_ = [*QUEUES, *QUEUES_AT_HAND]
     for name, ability in ((queue_batches.NAME, "queue"), (queue_single.NAME, "queue, one")):
         assert {each.line.case for each in ask(name)} == {case for case, _, _ in queue_batches.cases()}
@@ -175,7 +175,7 @@ def test_queues_are_asked_for_what_they_can_do(ask: Ask) -> None:
     }
 
 
-def test_topics_are_asked_for_what_they_can_do(ask: Ask) -> None:
+def test_topics_are_asked_for_what_they_can_do(ask: AskQuestion) -> None:
     able = {subject.name for subject in (*TOPICS, *TOPICS_AT_HAND) if "topic" in subject.abilities}
     for name in (topic_batches.NAME, topic_single.NAME):
         assert able == subjects(ask(name), "ints, 1 to 1") == subjects(ask(name), "50 bytes, 1 to 3")
@@ -189,7 +189,7 @@ def test_topics_are_asked_for_what_they_can_do(ask: Ask) -> None:
         assert studied == subjects(ask(topic_study.NAME), topic_study.case(100_000, readers))
 
 
-def test_stores_are_asked_for_what_they_can_do(ask: Ask) -> None:
+def test_stores_are_asked_for_what_they_can_do(ask: AskQuestion) -> None:
     subjects_ = [*STORES, *STORES_AT_HAND]
     able = {subject.name for subject in subjects_}
     for writers in store_players.WRITERS:
@@ -206,7 +206,7 @@ def test_stores_are_asked_for_what_they_can_do(ask: Ask) -> None:
     assert subjects(ask(store_messages.NAME)) == {INBOX.name}
 
 
-def test_pools_are_asked_for_what_they_can_do(ask: Ask) -> None:
+def test_pools_are_asked_for_what_they_can_do(ask: AskQuestion) -> None:
     able = {subject.name for subject in (*POOLS, *POOLS_AT_HAND)}
     assert able | {pool_run.CALL} == subjects(ask(pool_run.NAME))
     for question in (pool_submit, pool_map, pool_replacement):
@@ -223,19 +223,19 @@ def test_only_the_studies_are_asked_by_name_alone() -> None:
     assert apart == [queue_study.NAME, topic_study.NAME, pool_study.NAME, *(each.NAME for each in stores)]
 
 
-def test_the_floors_are_there(ask: Ask) -> None:
+def test_the_floors_are_there(ask: AskQuestion) -> None:
     assert {each.role for each in ask("floors")} == {"floor"}
     for name in ("small", "record", "payload-bytes", "bulk", "frame", "shared-bytes"):
         assert "floor" in {each.role for each in ask(name)}, name
 
 
-def test_bulk_is_counted_in_bytes(ask: Ask) -> None:
+def test_bulk_is_counted_in_bytes(ask: AskQuestion) -> None:
     for each in ask("bulk"):
         assert each.calls_per_second is not None
         assert each.value == pytest.approx(each.calls_per_second * 400_000 / 1e9)
 
 
-def test_every_target_of_the_questions_is_judged(ask: Ask) -> None:
+def test_every_target_of_the_questions_is_judged(ask: AskQuestion) -> None:
     judged = verdicts([each for name in ASKED for each in ask(name)])
     # All but those that are set against rivals which did not take part.
     assert len(judged) == (104 if hosts.NAME in ASKED else 103)

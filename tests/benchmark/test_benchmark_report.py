@@ -158,7 +158,7 @@ def test_less_than_nothing_has_no_ratio() -> None:
     assert changed(near(3), [-1.0] * 5, line).worse == 0
 
 
-def test_a_line_without_rivals_competes_with_nobody() -> None:
+def test_a_line_without_rivals_stands_alone() -> None:
     assert {each.line.question for each in standings(won_and_lost()) if each.standing == "alone"} == {"memory"}
 
 
@@ -212,7 +212,7 @@ def test_ratios_stand_before_times() -> None:
     assert ours.texts[:4] == ("shmrpc, uvloop", "14.0 ×", "15.0 ×", "1.40")
 
 
-def test_a_narrow_terminal_shows_less_and_says_so() -> None:
+def test_a_narrow_terminal_shows_fewer_columns_with_a_note() -> None:
     assert "99.9" in shown(outcome(won_and_lost()), 100)
     assert "shows more" in shown(outcome(won_and_lost()), 100)
 
@@ -228,7 +228,7 @@ def test_markdown_has_as_many_cells_in_each_row_as_its_head() -> None:
 # Files.
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_result_is_read_back_equal(tmp_path: Path) -> None:
     before = outcome(won_and_lost() + swept(), complete=False)
     files.write(before, tmp_path / "result.json")
     after = files.read(tmp_path / "result.json")
@@ -276,7 +276,7 @@ def test_figures_that_json_has_no_word_for_do_not_lose_the_result(tmp_path: Path
         (b"\xff\xfe\x00", "not a result"),
     ],
 )
-def test_what_is_no_result_is_refused_with_a_reason(tmp_path: Path, text: str | bytes, complaint: str) -> None:
+def test_a_file_that_is_no_result_is_refused_with_a_reason(tmp_path: Path, text: str | bytes, complaint: str) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(Unreadable, match=complaint):
@@ -327,7 +327,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert not re.search(r"url\((?!#)|@import", text)
 
 
-def test_what_others_named_is_escaped_on_the_page() -> None:
+def test_names_are_escaped_on_the_page() -> None:
     text = page.page(outcome(won_and_lost()))
     assert "<b>" not in text
     assert "&lt;b&gt;" in text
@@ -452,7 +452,7 @@ def test_noise_is_none() -> None:
     assert changed(near(1.0), near(1.0)).verdict == "within noise"
 
 
-def test_a_small_slowdown_is_told_but_fails_nothing() -> None:
+def test_a_small_slowdown_is_reported_but_fails_nothing() -> None:
     change = changed([1.0, 1.001, 1.002, 1.003, 1.004], [1.02, 1.021, 1.022, 1.023, 1.024])
     assert (change.verdict, change.fails) == ("slower", False)
 
@@ -539,11 +539,11 @@ def test_compare_warns_if_the_runs_are_not_of_one_kind() -> None:
         (["show", "no-such.json"], "No such file"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_measured(
+def test_wrong_options_are_reported_before_anything_is_measured(
     arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(self: Run) -> Run:
-        raise AssertionError("it measures")
+        raise AssertionError("the run began to measure")
 
     monkeypatch.setattr(Run, "__enter__", measured)
     done = cli(*arguments)
@@ -598,7 +598,7 @@ def test_the_study_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("error", "code", "complete", "said"),
     [(KeyboardInterrupt(), 130, False, "INCOMPLETE"), (RuntimeError("oh"), 1, True, "question small: it broke")],
 )
-def test_what_was_measured_before_it_was_interrupted_or_broke_is_kept(
+def test_rows_measured_before_an_interruption_or_an_error_are_kept(
     error: BaseException, code: int, complete: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(run: Run) -> list[Row]:
@@ -627,7 +627,7 @@ def rows_of_tables(text: str) -> set[str]:
 
 
 def stored_tables() -> tuple[set[str], set[str]]:
-    """The rows that the stored result has as tables, and the names of the lines that it lost."""
+    """Return the rows of the tables of the stored result, and the names of the lines that shmrpc lost."""
     (stored,) = (ROOT / "benchmark" / "results").glob("*.json")
     outcome = files.read(stored)
     assert (outcome.form, outcome.complete, outcome.absent) == ("full", True, {})

@@ -52,16 +52,16 @@ SUBJECTS: Final = (
     *POOLS,
     *RIVALS,
 )
-#: Seconds for what takes a moment, on a machine that lets a process wait for seconds.
+#: Seconds for an operation that takes a moment, on a machine that lets a process wait for seconds.
 PATIENCE: Final = 60.0
 
 
-class Gone(Exception):
-    """It cannot be asked any more, and that is right."""
+class UnusableRival(Exception):
+    """Raised when a rival can no longer be measured, as expected."""
 
 
 class Stage:
-    """The processes of the subject that is looked at; those of the one before have ended."""
+    """The processes of the subject under test; the processes of the previous subject have ended."""
 
     def __init__(self) -> None:
         self.pair: Pair | None = None
@@ -98,7 +98,7 @@ def sums_and_equal_values_come_back(pair: Pair) -> None:
     do(pair, "call")
 
 
-def many_at_once_get_each_its_own_answer(pair: Pair) -> None:
+def concurrent_calls_get_their_own_replies(pair: Pair) -> None:
     assert do(pair, "concurrent").calls == 300
 
 
@@ -106,12 +106,12 @@ def a_stream_is_in_order_and_may_be_left(pair: Pair) -> None:
     do(pair, "stream")
 
 
-def nobody_works_for_a_stream_that_is_not_read_or_was_left(pair: Pair) -> None:
+def an_unread_or_abandoned_stream_uses_no_cpu(pair: Pair) -> None:
     for step in ("hold_stream", "leave_stream"):
         do(pair, step)
         if step == "hold_stream" and pair.subject.family == "grpc_aio":
             continue  # Its window is of megabytes, and small items take minutes to fill it.
-        # An endless stream that nobody holds back takes all that there is of a CPU, and goes on to.
+        # An endless stream without flow control would use a whole CPU for ever.
         assert any(do(pair, "nothing").cpu < 0.1 for _ in range(20)), step
 
 
@@ -153,7 +153,7 @@ def signals_come_after_what_was_written_before_them(pair: Pair) -> None:
 
 
 def put_and_got(pair: Pair, batch: int) -> None:
-    """The load says itself if an item is lost, comes twice or is another."""
+    """Put and get items; the load itself raises if an item is lost, comes twice or is another."""
     for size in (0, 50):
         given = {"writers": 2, "readers": 2, "batch": batch, "size": size}
         assert pair.do("benchmark.queue_loads:rate", seconds=0.02, patience=PATIENCE, **given).calls > 0
@@ -182,7 +182,7 @@ def arrays_are_filled_in_place(pair: Pair) -> None:
 
 
 def all_readers_get_all_in_order(pair: Pair) -> None:
-    """The load says itself if a message is lost, comes twice or is another."""
+    """Publish to all readers; the load itself raises if a message is lost, comes twice or is another."""
     for batch, size, slowly in ((10, 0, False), (10, 50, True), (1, 50, False)):
         given = {"readers": 2, "batch": batch, "size": size, "slowly": slowly}
         assert pair.do("benchmark.topic_loads:rate", seconds=0.02, patience=PATIENCE, **given).calls > 0
@@ -201,7 +201,7 @@ def all_objects_are_numbered_on(pair: Pair) -> None:
 
 
 def no_increment_is_lost(pair: Pair) -> None:
-    """The loads say themselves if a field is not what it was incremented to."""
+    """Increment fields; the loads themselves raise if a field has another value than its increments add up to."""
     for load in ("increments", "additions"):
         for writers in (1, 2):
             result = pair.do(f"benchmark.store_work:{load}", seconds=0.02, patience=PATIENCE, writers=writers)
@@ -226,7 +226,7 @@ def ten_changes_are_all_done(pair: Pair) -> None:
 
 
 def tasks(pair: Pair, load: str, *, patience: float = PATIENCE, **given: Any) -> Result:
-    """The load says itself if a result is missing, or is another."""
+    """Run tasks and return the result; the load itself raises if a task's result is missing or another."""
     result = pair.do(f"benchmark.pool_loads:{load}", seconds=0.02, patience=patience, workers=2, **given)
     assert result.calls > 0
     return result
@@ -246,7 +246,7 @@ def tasks_are_handed_in_one_by_one(pair: Pair) -> None:
 
 def all_workers_have_an_array(pair: Pair) -> None:
     copies = tasks(pair, "broadcast", size=32 << 20).extra[pool_loads.COPIES]
-    # Who shares it has it once, and the others at least as often as there are workers.
+    # A pool that shares the array has one copy, other pools at least one for each worker.
     assert 0.9 < copies < 1.5 if pair.subject.role == "ours" else copies > 0.9
 
 
@@ -254,16 +254,16 @@ def a_killed_worker_is_replaced(pair: Pair) -> None:
     is_rival = pair.subject.role == "rival"
     try:
         tasks(pair, "replacement", patience=5 if is_rival else PATIENCE)
-    except Failed:  # A rival may wait for ever for what it had; the question says so.
+    except Failed:  # A rival may wait for ever for the lost task, which the question mentions.
         assert is_rival
-        raise Gone from None
+        raise UnusableRival from None
 
 
 PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
     ("call", sums_and_equal_values_come_back),
-    ("concurrent", many_at_once_get_each_its_own_answer),
+    ("concurrent", concurrent_calls_get_their_own_replies),
     ("stream", a_stream_is_in_order_and_may_be_left),
-    ("stream", nobody_works_for_a_stream_that_is_not_read_or_was_left),
+    ("stream", an_unread_or_abandoned_stream_uses_no_cpu),
     ("hosts", sums_and_arrays_come_back),
     ("bulk", all_messages_arrive),
     ("in place", all_messages_arrive),
@@ -301,29 +301,31 @@ PROPERTIES: Final[tuple[tuple[Ability, Callable[[Pair], None]], ...]] = (
         if ability in subject.abilities
     ],
 )
-def test_what_it_can_do_it_does_right(stage: Stage, subject: Subject, holds: Callable[[Pair], None]) -> None:
+def test_a_subject_has_the_properties_of_its_abilities(
+    stage: Stage, subject: Subject, holds: Callable[[Pair], None]
+) -> None:
     if missing := subject.missing():
         pytest.skip(missing)
     if subject.shared == NATS_SERVER and nats_server.program() is None:
         pytest.skip("no nats-server: `make nats-server` gets one, and says what it needs for that")
     try:
         holds(stage.enter(subject))
-    except Gone:
+    except UnusableRival:
         stage.clear()
     except BaseException:
-        stage.clear()  # What comes next begins anew.
+        stage.clear()  # The next property begins with new processes.
         raise
 
 
 def fake(name: str, connect: str = "connect", serve: str | None = None) -> Subject:
-    """One of tests/benchmark/fake_rivals.py."""
+    """Return a subject of tests/benchmark/fake_rivals.py."""
     module = "tests.benchmark.fake_rivals"
     calls = frozenset[Ability](["call"])
     return Subject(name, f"{module}:{connect}", f"{module}:{serve}" if serve else None, "none", "none", calls)
 
 
 def asked(bad: Subject, lines: int = 1) -> list[Row]:
-    """Its rows of some lines, each of which was also asked of one that answers, and did."""
+    """Measure some lines with a bad and a good subject, check the rows of the good one, and return the others."""
     found = []
     with Run(QUICK, [bad, fake("good")]) as run:
         for number in range(lines):
@@ -336,13 +338,13 @@ def asked(bad: Subject, lines: int = 1) -> list[Row]:
     return found
 
 
-def test_what_is_not_installed_is_reported_with_how_to_install_it() -> None:
+def test_a_missing_package_is_reported_with_how_to_install_it() -> None:
     absent = dataclasses.replace(fake("bad"), needs=("no_such_package", "sys"), install="no-such")
     for row in asked(absent, lines=2):
         assert row.note == "not installed: no_such_package (pip install no-such)"
 
 
-def test_a_program_that_is_not_installed_is_reported_with_how_to_install_it() -> None:
+def test_a_missing_program_is_reported_with_how_to_install_it() -> None:
     absent = dataclasses.replace(fake("bad"), program="no-such-program")
     assert asked(absent)[0].note == "not installed: no-such-program (on Debian and Ubuntu: apt install no-such-program)"
 
@@ -359,7 +361,7 @@ def test_a_server_that_does_not_start_is_reported(serve: str, note: str) -> None
     ("connect", "serve", "note"),
     [
         ("connect_failing", None, "failed: ValueError: no sum today"),
-        ("connect_refused", None, "failed: ConnectionRefusedError: nobody is there"),
+        ("connect_refused", None, "failed: ConnectionRefusedError: no server listens"),
         ("connect_dying", None, "failed: its process ended"),
         ("connect_lonely", "serve_dying", "failed: EOFError: "),
     ],
@@ -378,7 +380,7 @@ def test_a_rival_that_hangs_is_given_up() -> None:
         assert run.pair(good)
         (row,) = run.line(Line("0"), [bad], "one_after_another", patience=1.0)
         assert row.note.startswith("failed: no result after 1")
-        # Who answers is given more time than that: also this process may be kept waiting.
+        # The good subject gets more time, because also this process may have to wait for a CPU.
         (row,) = run.line(Line("1"), [good], "one_after_another", patience=PATIENCE)
         assert row.rounds and not row.note
 
@@ -397,7 +399,7 @@ def ended(pids: Iterable[int]) -> bool:
     return eventually(lambda: not any(map(alive, pids)), PATIENCE)
 
 
-def stand_still(pids: Iterable[int]) -> bool:
+def are_stopped(pids: Iterable[int]) -> bool:
     return eventually(lambda: all(state(pid) == "T" for pid in pids), PATIENCE)
 
 
@@ -406,13 +408,13 @@ def family(children: list[Child]) -> set[int]:
 
 
 NAMED = {subject.name: subject for subject in SUBJECTS}
-#: One that stands still but for its turns, whether it needs that or not.
+#: A subject whose processes are stopped except in its turns, without need.
 NAMED["restless"] = dataclasses.replace(NAMED["multiprocessing Pipe"], name="restless", restless=True)
-#: A server and a client; a client that starts its server; those that stand still.
+#: A server and a client; a client that starts its server; processes that are stopped between their turns.
 PROCESSES = ("multiprocessing Pipe", "ProcessPoolExecutor, uvloop", "restless")
 
 
-def test_who_is_restless_stands_still_but_for_its_turns() -> None:
+def test_a_restless_subject_is_stopped_except_in_its_turns() -> None:
     with Run(QUICK, [NAMED["restless"]]) as run:
         (row,) = run.line(Line("small"), run.subjects, "one_after_another")
         assert row.value
@@ -420,10 +422,10 @@ def test_who_is_restless_stands_still_but_for_its_turns() -> None:
         assert pair is not None and pair.server is not None
         pids = [pair.server.pid, pair.client.pid]
         pair.rest()
-        assert stand_still(pids)
+        assert are_stopped(pids)
         with pair.turn():
             assert pair.do("benchmark.sync_loads:one_after_another", seconds=0.01).calls > 0
-        assert stand_still(pids)
+        assert are_stopped(pids)
     assert ended(pids)
 
 

@@ -1118,7 +1118,7 @@ class Subscription:
         decode: Callable[[Any], Any],
         undecodable: Callable[[Exception, int | None], Exception],
         publisher: Callable[[int, int], Any],
-        options: tuple[int, int, int | None, bool],
+        how: tuple[int, int, int | None, bool],
         /,
     ) -> Subscription: ...
     def get_now(self) -> Message | None:
@@ -1352,8 +1352,8 @@ class StoreRef:
     def has_class(self, number: int, /) -> bool:
         """Return True if other processes know the class of this number: the transaction that added it is committed."""
 
-    def class_number(self, name: str, said: object, /) -> int:
-        """Return the number of the class of this name, and add it with the description ``said`` if there is none."""
+    def class_number(self, name: str, description: object, /) -> int:
+        """Return the number of the class of this name, and add it with this description if there is none."""
 
     def classes(self) -> dict[str, Any]:
         """Return all classes in the order of their numbers, with their descriptions."""

@@ -16,6 +16,7 @@ import pytest
 
 import shmrpc
 from shmrpc.pools.processes import fork_server_client
+from shmrpc.pools.processes.spawner import Spawner, SpawnSettings
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 
@@ -354,3 +355,22 @@ def test_the_error_names_the_reason_why_workers_cannot_import_the_program(
     ran = run_anywhere(["program.py"], tmp_path)
     assert ran.returncode == 1
     assert re.search(told, ran.stderr, re.MULTILINE), ran.stderr
+
+
+def test_a_pool_that_is_closed_while_its_fork_server_is_started_starts_no_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spawner = Spawner(SpawnSettings({}))
+    start = fork_server_client.start_python
+
+    def start_and_stop(*arguments: Any) -> Any:
+        process = start(*arguments)
+        spawner.stop()
+        return process
+
+    monkeypatch.setattr(fork_server_client, "start_python", start_and_stop)
+    try:
+        with pytest.raises(OSError, match="the pool is closed"):
+            spawner.spawn(0)
+    finally:
+        spawner.close()

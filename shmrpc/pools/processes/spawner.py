@@ -77,6 +77,7 @@ class Spawner:
                         self._fork_server = ForkServerClient(
                             self._settings.environment, lifeline, imports_program=self._imports_program
                         )
+                        self._check_open()  # A stop() before the assignment has killed nothing.
                         self._fork_server.start()
                     return self._fork_server.fork(request)
                 except ForkServerIncompatibleError as error:

@@ -98,7 +98,7 @@ FILL = {
 @pytest.mark.parametrize("how", FILL)
 def test_a_server_that_can_create_no_file_in_the_directory_raises_the_reason(tmp_path: object, how: str) -> None:
     fill, words = FILL[how]
-    printed = run(f"mount(place)\nos.mkdir(place + '/shmrpc', 0o700)\n{fill}\ntell_all()", tmp_path)
+    printed = run(f"mount(place)\nos.mkdir(place + '/shmrpc', 0o700)\n{fill}\nprint_errors()", tmp_path)
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=f"{tmp_path}/shmrpc", purpose="serve 'tested'"), printed[0])
     for said in printed[1:]:  # A client cannot know that there is no server.
@@ -110,7 +110,7 @@ def test_a_server_that_can_create_no_file_in_the_directory_raises_the_reason(tmp
 @pytest.mark.parametrize("how", ["no files", "read-only"])
 def test_a_directory_that_cannot_be_created_is_reported_with_the_reason(tmp_path: object, how: str) -> None:
     fill, words = FILL[how]
-    printed = run(f"mount(place)\n{fill}\ntell_all()", tmp_path)
+    printed = run(f"mount(place)\n{fill}\nprint_errors()", tmp_path)
     assert len(printed) == 3
     assert re.fullmatch(words.format(place=tmp_path, purpose=f"make {tmp_path}/shmrpc"), printed[0])
     for said in printed[1:]:  # A client neither creates nor needs a directory.

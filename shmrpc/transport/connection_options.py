@@ -102,8 +102,8 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
             raise ValueError(f"allow_uids: expected user ids from 0 to {MAX_UID}, got {uid}")
         if is_overflow_uid(uid):
             raise ValueError(
-                f"allow_uids: {uid} stands for every user that this user namespace does not know, so it cannot be "
-                "allowed; map the intended user into the namespace (/proc/self/uid_map shows its map)"
+                f"allow_uids: {uid} stands for every user that this user namespace does not know: map the intended "
+                "user into the namespace, see /proc/self/uid_map"
             )
     return frozenset(allow_uids)
 

@@ -44,9 +44,8 @@ def _explain(error: Exception) -> SharedMemoryError:
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return SharedMemoryError(
         number or errno.ENOMEM,
-        f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free. Let go of arrays "
-        f"that were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}. (These buffers "
-        "have no files: the size of /dev/shm does not limit them.)",
+        f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free: release arrays that "
+        f"were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}",
     )
 
 

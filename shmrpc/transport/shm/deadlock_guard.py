@@ -31,7 +31,6 @@ def check_thread(service: str) -> None:
         return
     if _served.get(loop, Counter())[service] > 0:
         raise LocalProtocolError(
-            f"service {service!r} is served by the event loop of this very thread, which cannot answer while the "
-            f"thread waits for it: use `async with shmrpc.connect({service!r})` here, or wait in another thread "
-            "(asyncio.to_thread)"
+            f"service {service!r} is served by the event loop of this thread: use "
+            f"`async with shmrpc.connect({service!r})` here, or wait in another thread (asyncio.to_thread)"
         )

@@ -67,8 +67,8 @@ class NewSegment:
             self.unlink()  # A clean-up that has locked the file first may not remove it.
         raise SharedMemoryError(
             errno.EBUSY,
-            f"no segment for a connection: each of {_TRIES} was locked or removed by another process as it was made; "
-            f"stop what cleans {SHM_DIRECTORY} all the time",
+            f"no segment for a connection: each of {_TRIES} was locked or removed by another process: stop the "
+            f"process that cleans {SHM_DIRECTORY}",
         )
 
     def unlink(self) -> None:

@@ -189,7 +189,7 @@ async def test_an_await_that_never_suspends_lets_others_run(client: shmrpc.Clien
     assert turns > 10
 
 
-async def test_both_codecs_meet(server: ServerProcess) -> None:
+async def test_a_client_of_one_codec_calls_a_server_of_the_other(server: ServerProcess) -> None:
     async with shmrpc.connect("tested", codec="msgpack") as client:
         assert await client.add(1, 2) == 3
         assert await client.call(move, Point(1, 2)) == Point(2, 3)

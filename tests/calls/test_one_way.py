@@ -69,7 +69,7 @@ async def test_others_go_the_general_way() -> None:
     assert heard == [(1, True, "hear"), (2, False, "hear"), (3, False, "hear"), (4, False, "hear"), 5]
 
 
-async def test_one_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_one_way_call_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         with caplog.at_level(logging.ERROR):
             await client.notify(refuse, 7)

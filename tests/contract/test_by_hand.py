@@ -30,7 +30,7 @@ async def test_ping_and_pong(client: Any) -> None:
     assert await eventually_seen(client, "doubled:finished", before + 1)
 
 
-async def test_one_result(client: Any) -> None:
+async def test_a_call_with_one_result_is_written_then_awaited(client: Any) -> None:
     async with client.open("total", scale=2) as call:
         for n in range(10):
             await call.write(n)

@@ -12,7 +12,7 @@ import shmrpc
 from tests.contract.conftest import Connect, Harness
 
 
-async def test_its_deadline_is_of_the_whole_map(client: Any, harness: Harness) -> None:
+async def test_the_deadline_of_a_map_is_of_the_whole_map(client: Any, harness: Harness) -> None:
     timed = client.with_options(timeout=600)
     deadlines = [each async for each in timed.map("deadline", range(12), chunk=2)]
     assert len(deadlines) == 12

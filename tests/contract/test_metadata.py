@@ -19,7 +19,7 @@ _EARLY: Final = {"first": "1", "changes": "early"}
 _ALL: Final = {"first": "1", "changes": "late", "last": b"2"}
 
 
-async def test_there_and_back(client: Any) -> None:
+async def test_metadata_travels_with_the_call_and_its_reply(client: Any) -> None:
     reply: Metadata = {}
     marked = client.with_options(metadata={"text": "a", "raw": b"\xff\x00"}, reply_metadata=reply)
     assert await marked.metadata() == {"text": "'a'", "raw": repr(b"\xff\x00")}

@@ -476,7 +476,7 @@ async def test_a_first_place_is_taken_left_when_it_dies_and_taken_again(nats: Na
                 assert (await client.process(), client.address) == (os.getpid(), nats.url)
 
 
-async def test_one_server_is_met_at_several_places_with_the_options_of_each(nats: NatsServer) -> None:
+async def test_one_server_has_several_addresses_with_the_options_of_each(nats: NatsServer) -> None:
     places = ["shm", nats.url]
     async with shmrpc.serve(service, at=places, spin=0, max_memory=1 << 24) as server:
         async with shmrpc.connect(service, at=places, spin=0) as near, connect(nats) as far:

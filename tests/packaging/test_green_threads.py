@@ -97,7 +97,7 @@ def test_loops_and_what_needs_no_thread_work(tmp_path: Path, by: str) -> None:
     assert run(tmp_path, by, WORKS) == "works\n"
 
 
-def test_so_do_blocking_pools_under_gevent(tmp_path: Path) -> None:
+def test_blocking_pools_work_under_gevent(tmp_path: Path) -> None:
     assert run(tmp_path, "gevent", POOLS) == "works 1\n"
 
 

@@ -113,7 +113,7 @@ async def test_an_unexpected_failure_is_logged_once_with_its_traceback(
     assert "shmrpc/server/server.py" not in caplog.text and "shmrpc/server/calls.py" not in caplog.text
 
 
-async def test_one_whose_traceback_cannot_be_formatted_is_logged_and_answered(
+async def test_a_failure_with_an_unformattable_traceback_is_logged_and_answered(
     client: shmrpc.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fails(client, "plain", "unformattable")

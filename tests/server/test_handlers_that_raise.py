@@ -353,7 +353,7 @@ async def test_an_exception_of_a_handler_in_a_process_fails_its_call(caplog: pyt
 
 
 @pytest.mark.parametrize("endpoint", ["plain", "at_once", "later", "in_thread"])
-async def test_one_that_is_called_one_way_is_logged(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_one_way_call_is_logged(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
     async with shmrpc.serve(service), shmrpc.connect(service.name) as client:
         for kind in KINDS:
             caplog.clear()
@@ -365,7 +365,9 @@ async def test_one_that_is_called_one_way_is_logged(endpoint: str, caplog: pytes
 
 
 @pytest.mark.parametrize("endpoint", ["closing", "async_closing", "closing_in_thread"])
-async def test_one_that_raises_as_its_stream_is_left(endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_handler_whose_stream_is_left_is_logged(
+    endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with shmrpc.serve(service) as server, shmrpc.connect(service.name) as client:
         for kind in KINDS:
             closed.clear()
@@ -376,11 +378,11 @@ async def test_one_that_raises_as_its_stream_is_left(endpoint: str, caplog: pyte
                         break
                 assert await eventually_in_loop(lambda kind=kind: closed == [kind] and server.in_flight == 0)  # type: ignore[misc]
                 assert await client.add(1, 2) == 3
-            # With that one Python closes generators.
+            # Python closes generators with GeneratorExit.
             assert kind not in LOGGED - {"GeneratorExit"} or is_logged(caplog, kind)
 
 
-async def test_one_that_raises_as_it_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_handler_that_is_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with shmrpc.serve(service) as server, shmrpc.connect(service.name) as client:
         for kind in KINDS:
             caplog.clear()

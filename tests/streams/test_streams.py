@@ -298,7 +298,7 @@ async def test_cancelling_the_call_closes_source_and_handler(client: shmrpc.Clie
 
 
 @pytest.mark.own_server
-async def test_both_at_once(client: shmrpc.Client) -> None:
+async def test_a_call_streams_in_both_directions_at_once(client: shmrpc.Client) -> None:
     assert [item async for item in client.doubled(range(5000))] == list(range(0, 10_000, 2))
     source = Source()
     async for item in client.doubled(source.numbers()):

@@ -239,7 +239,9 @@ def wrap_inside(value: Any) -> Any:
 @pytest.mark.parametrize("form", ["loop", "threads"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("row", SAMPLES, ids=_short)
-def test_so_do_keys_and_members_of_sets(forms: dict[str, dict[str, Send]], row: str, way: str, form: str) -> None:
+def test_keys_and_members_of_sets_arrive_as_documented(
+    forms: dict[str, dict[str, Send]], row: str, way: str, form: str
+) -> None:
     send, cell = forms[form][way], cell_of(row, way)
     for sample in samples_of(row):
         try:
@@ -247,7 +249,7 @@ def test_so_do_keys_and_members_of_sets(forms: dict[str, dict[str, Send]], row: 
         except (TypeError, ValueError):
             continue
         for value in ({sample: 1}, {sample}, frozenset([sample])):
-            if way == "store":  # Which takes fewer types as keys.
+            if way == "store":  # A store takes fewer types as keys.
                 with contextlib.suppress(shmrpc.EncodeError, TypeError):
                     assert is_same(list(send(value)), list(value)), value
             elif cell == "refused":

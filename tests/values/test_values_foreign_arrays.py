@@ -129,7 +129,7 @@ async def test_an_array_arrives_as_an_instance_of_its_declared_class(size: int) 
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-async def test_so_does_one_of_many_calls(size: int) -> None:
+async def test_an_array_of_one_of_many_calls_arrives_as_its_declared_class(size: int) -> None:
     sent = Tensor(np.arange(size))
     async with shmrpc.serve(service), shmrpc.connect(service) as client:
         assert is_same([each async for each in client.map(echo, [sent, sent])], [sent, sent])
@@ -143,7 +143,7 @@ async def test_so_does_one_of_many_calls(size: int) -> None:
                 await future
 
 
-async def test_so_does_one_in_threads() -> None:
+async def test_an_array_arrives_as_its_declared_class_in_threads() -> None:
     def work() -> None:
         with shmrpc.sync.connect(service) as client:
             assert is_same(client.echo(sent), sent)

@@ -200,7 +200,7 @@ def test_streams_have_the_numbers_of_their_places(
         assert opcode == STOP | 2 << 8
 
 
-def test_both_directions_at_a_time(wire: WireClient) -> None:
+def test_a_call_streams_in_both_directions_at_a_time(wire: WireClient) -> None:
     call_id = wire.request("doubled", None)
     wire.expect(CREDIT, call_id, stream=1)
     for number in range(10):

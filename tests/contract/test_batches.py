@@ -179,12 +179,12 @@ async def test_a_result_that_cannot_be_read_fails_its_own_call_alone(harness: Ha
         async with client.batch() as batch:
             first, bad, failed, last = batch.broken(1), batch.broken(-1), batch.add("x"), batch.broken(2)
         assert (first.result() == 1).all() and (last.result() == 2).all()
-        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be read.*unreadable"):
+        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be decoded.*unreadable"):
             bad.result()
         assert isinstance(failed.exception(), shmrpc.InvalidArguments)
 
         results: list[Any] = []
-        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be read"):
+        with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be decoded"):
             await mapped(results, client, "broken", [1, 2, -1, 3])
         assert [int(each[0]) for each in results] == [1, 2]
 

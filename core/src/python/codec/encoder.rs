@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::python::codec::fields::FieldNames;
-use crate::python::codec::msgpack::writer::{OutgoingBody, Rules, Unsupported, Writer};
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
+use crate::python::codec::msgpack::unsupported::Unsupported;
+use crate::python::codec::msgpack::writer::{Rules, Writer};
 use crate::python::codec::numpy::NumPy;
 use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;

@@ -3,7 +3,7 @@
 use crate::memory::bytes;
 use crate::objects::error::ObjectError;
 use crate::objects::queue::QueueMembership;
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::codec::parcel::ByteView;
 use crate::queue::parcel::{MOST_BUFFERS, Parts};
 use crate::queue::{Form, Head, PutOutcome};

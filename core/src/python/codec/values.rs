@@ -3,9 +3,10 @@
 use crate::bytes::u64_at;
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::{LargeItem, append, finish};
-use crate::python::codec::msgpack::reader::{Buffers, Reader};
+use crate::python::codec::msgpack::buffers::Buffers;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
+use crate::python::codec::msgpack::reader::Reader;
 use crate::python::codec::msgpack::type_spec::TypeSpec;
-use crate::python::codec::msgpack::writer::OutgoingBody;
 use crate::python::codec::parcel::{ByteView, Parcel};
 use crate::python::support::buffer::copy_of;
 use crate::queue::parcel::Parts;

@@ -1,6 +1,6 @@
 //! Bodies of received frames.
 
-use crate::python::codec::msgpack::reader::Buffers;
+use crate::python::codec::msgpack::buffers::Buffers;
 use crate::python::codec::parcel::{Parcel, weight};
 use crate::python::support::buffer::copy_of;
 use crate::violation::Violation;

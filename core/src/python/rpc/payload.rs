@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::connection::channel::{Channel, FrameRole, LARGE_BODY, SendError, SendOutcome};
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::codec::parcel::{ByteView, Parcel, weight};
 use crate::ring::frame::KeptPayload;
 use pyo3::prelude::*;

@@ -4,9 +4,10 @@ use crate::clock;
 use crate::connection::channel;
 use crate::connection::channel::{FrameRole, SLICE};
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::rpc::channel::Channel;
 use crate::python::rpc::payload::Payload;
+use crate::python::support::coroutine_slots;
 use crate::python::support::errors::send_error;
 use crate::python::support::native_coroutine::{self, NativeCoroutine, Next, State};
 use crate::python::support::step::{ThrowArguments, anext};
@@ -221,5 +222,5 @@ native_coroutine::methods!(StreamSend, [sender, items, encode, explain]);
 
 /// Sets the slots by which the interpreter runs the steps of the awaitable directly.
 pub(crate) fn register(py: Python<'_>) {
-    native_coroutine::install_slots::<StreamSend>(py);
+    coroutine_slots::install::<StreamSend>(py);
 }

@@ -1,6 +1,7 @@
 //! Shared by all bindings: errors, buffers, descriptors, and the steps of coroutines.
 
 pub(crate) mod buffer;
+pub(crate) mod coroutine_slots;
 pub(crate) mod descriptor;
 pub(crate) mod errors;
 pub(crate) mod export;

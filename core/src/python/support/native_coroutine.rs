@@ -7,12 +7,9 @@ use crate::python::support::step::{self, Step, ThrowArguments, send};
 use crate::sync::lock;
 use pyo3::PyClass;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
-use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyNone;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 /// State of a native coroutine.
@@ -368,56 +365,4 @@ pub(crate) fn clear<T: NativeCoroutine>(this: &T) {
         this.abandon(suspended);
     }
     this.forget();
-}
-
-/// Sets the slots by which the interpreter runs a step of `T` without StopIteration for its result. PyO3 does not
-/// support `am_send`.
-pub(crate) fn install_slots<T: NativeCoroutine>(py: Python<'_>) {
-    let class = py.get_type::<T>();
-    // SAFETY: it is a heap type, which contains its slots for `await`, and no code uses it yet. The GIL is held.
-    unsafe {
-        if let Some(slots) = (*class.as_type_ptr()).tp_as_async.as_mut() {
-            slots.am_await = Some(am_await);
-            slots.am_send = Some(am_send::<T>);
-        }
-    }
-}
-
-/// Returns the object itself.
-unsafe extern "C" fn am_await(coroutine: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter calls this with the GIL, and with an object.
-    unsafe { ffi::Py_NewRef(coroutine) }
-}
-
-/// Runs a step, as `PyIter_Send` documents it.
-unsafe extern "C" fn am_send<T: NativeCoroutine>(
-    coroutine: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    result: *mut *mut ffi::PyObject,
-) -> ffi::PySendResult {
-    // SAFETY: the interpreter calls this with the GIL, and with an instance of `T`.
-    let py = unsafe { Python::assume_attached() };
-    // SAFETY: both live for the time of the call; null stands for None.
-    let (coroutine, value) = unsafe {
-        let coroutine = Bound::from_borrowed_ptr(py, coroutine).cast_into_unchecked::<T>();
-        let value = Bound::from_borrowed_ptr_or_opt(py, value);
-        (coroutine, value.unwrap_or_else(|| py.None().into_bound(py)))
-    };
-    // A panic must not leave Rust through C.
-    let step = AssertUnwindSafe(|| advance(coroutine.get(), &value));
-    let step = catch_unwind(step).unwrap_or_else(|_| {
-        let text = "a panic in the step of a coroutine: see what was printed";
-        Err(PanicException::new_err(text))
-    });
-    let (outcome, value) = match step {
-        Ok(Step::Yielded(value)) => (ffi::PySendResult::PYGEN_NEXT, value.into_ptr()),
-        Ok(Step::Returned(value)) => (ffi::PySendResult::PYGEN_RETURN, value.into_ptr()),
-        Err(error) => {
-            error.restore(py);
-            (ffi::PySendResult::PYGEN_ERROR, std::ptr::null_mut())
-        }
-    };
-    // SAFETY: the interpreter's own place for the result, which takes over the reference.
-    unsafe { *result = value };
-    outcome
 }

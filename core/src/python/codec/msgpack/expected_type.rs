@@ -1,9 +1,11 @@
 //! `ExpectedType`: a declared type, for Python.
 
-use crate::python::codec::msgpack::reader::{Buffers, Reader, Unreadable};
+use crate::python::codec::msgpack::buffers::Buffers;
+use crate::python::codec::msgpack::reader::Reader;
 use crate::python::codec::msgpack::type_spec::{
     ANY, Array, BOOL, BYTES, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars, TypeSpec,
 };
+use crate::python::codec::msgpack::unreadable::Unreadable;
 use crate::python::codec::parcel::Parcel;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,28 +1,18 @@
 //! Reader of values, which may refer to buffers beside the bytes.
 
-use crate::python::codec::msgpack::format::{
-    ARRAY_EXTENSION, BYTES_EXTENSION, MAX_DEPTH, MEMORYVIEW_EXTENSION,
+use crate::python::codec::msgpack::buffers::Buffers;
+use crate::python::codec::msgpack::format::MAX_DEPTH;
+use crate::python::codec::msgpack::interpreter_objects::{
+    bytes_of, float, owned, signed, unsigned,
 };
 use crate::python::codec::msgpack::key_cache::{new_text, text_of_key};
 use crate::python::codec::msgpack::type_spec::{
-    ANY, Array, BOOL, BYTES, FLOAT, INT, MEMORYVIEW, NDARRAY, NONE, STR, Scalars, TypeSpec,
+    ANY, Array, BOOL, BYTES, FLOAT, NONE, STR, Scalars, TypeSpec,
 };
-use crate::python::codec::numpy::{MAX_AXES, NumPy};
-use crate::python::support::buffer::Buffer;
-use crate::python::support::in_place_bytes::InPlaceBytes;
+use crate::python::codec::msgpack::unreadable::{Read, Unreadable};
 use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
-use std::cell::RefCell;
-use std::collections::HashMap;
-
-/// The bytes are not of the expected type, or need more than MessagePack's own types. The codec in Python tells which,
-/// and why.
-#[derive(Debug)]
-pub(crate) struct Unreadable;
-
-type Read<T> = Result<T, Unreadable>;
+use pyo3::types::PyDict;
 
 /// Functions that make a sequence of a length and set one of its items.
 type Sequence = (
@@ -55,62 +45,11 @@ impl Position {
 
 /// Reads values from private bytes, one after the other.
 pub(crate) struct Reader<'a, 'py> {
-    bytes: &'a [u8],
+    pub(super) bytes: &'a [u8],
     /// The buffers beside the bytes, if there are any.
-    buffers: Option<&'a Buffers<'py>>,
+    pub(super) buffers: Option<&'a Buffers<'py>>,
     /// True if the values must not refer to a buffer, so that their arrays can be written.
-    owns: bool,
-}
-
-/// The buffers beside a body, each a `Buffer`, `InPlaceBytes` or bytes.
-pub(crate) struct Buffers<'py> {
-    all: Vec<Bound<'py, PyAny>>,
-    /// Copies of buffers by their indices: a buffer that is named twice is copied once.
-    copies: RefCell<HashMap<u64, Bound<'py, PyAny>>>,
-}
-
-impl<'py> Buffers<'py> {
-    pub(crate) fn new(all: Vec<Bound<'py, PyAny>>) -> Self {
-        Buffers {
-            all,
-            copies: RefCell::default(),
-        }
-    }
-
-    /// Returns the buffers for Python, with the copies in their places.
-    pub(crate) fn into_tuple(mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        for (index, copy) in self.copies.into_inner() {
-            self.all[index as usize] = copy;
-        }
-        PyTuple::new(py, self.all)
-    }
-
-    /// Returns the buffer of this index. Fails if there is none.
-    fn get(&self, index: u64) -> Read<&Bound<'py, PyAny>> {
-        let index = usize::try_from(index).map_err(|_| Unreadable)?;
-        self.all.get(index).ok_or(Unreadable)
-    }
-
-    /// Returns the bytes of a buffer as a bytes object, copied unless the buffer is one.
-    fn copy(&self, index: u64) -> Read<Bound<'py, PyAny>> {
-        let buffer = self.get(index)?;
-        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
-            return Ok(bytes.clone().into_any());
-        }
-        if let Some(copy) = self.copies.borrow().get(&index) {
-            return Ok(copy.clone());
-        }
-        let copied = match buffer.cast_exact::<InPlaceBytes>() {
-            Ok(block) => block.get().to_bytes(buffer.py()),
-            Err(_) => {
-                let memory = buffer.cast_exact::<Buffer>().map_err(|_| Unreadable)?;
-                memory.get().to_bytes(buffer.py())
-            }
-        };
-        let copy = copied.map_err(|_| Unreadable)?.into_any();
-        self.copies.borrow_mut().insert(index, copy.clone());
-        Ok(copy)
-    }
+    pub(super) owns: bool,
 }
 
 impl<'a, 'py> Reader<'a, 'py> {
@@ -250,7 +189,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// Reads the next byte.
     #[inline]
-    fn byte(&mut self) -> Read<u8> {
+    pub(super) fn byte(&mut self) -> Read<u8> {
         let (&first, rest) = self.bytes.split_first().ok_or(Unreadable)?;
         self.bytes = rest;
         Ok(first)
@@ -258,7 +197,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// Reads the next `len` bytes.
     #[inline]
-    fn run(&mut self, len: usize) -> Read<&'a [u8]> {
+    pub(super) fn run(&mut self, len: usize) -> Read<&'a [u8]> {
         if len > self.bytes.len() {
             return Err(Unreadable);
         }
@@ -358,126 +297,9 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Reads an extension whose payload has `len` bytes: the code and the payload.
-    #[inline(never)]
-    fn extension(
-        &mut self,
-        py: Python<'py>,
-        expected: &TypeSpec,
-        len: usize,
-    ) -> Read<Bound<'py, PyAny>> {
-        let code = self.byte()?;
-        let mut payload = Reader::new(self.run(len)?, self.buffers);
-        payload.owns = self.owns;
-        let is = |kind: Scalars| expected.scalars & (kind | ANY) != 0;
-        match code {
-            BYTES_EXTENSION if is(BYTES) => {
-                let index = payload.unsigned()?;
-                payload.end()?;
-                self.buffers.ok_or(Unreadable)?.copy(index)
-            }
-            MEMORYVIEW_EXTENSION if is(MEMORYVIEW) => {
-                let view = payload.memoryview(py)?;
-                payload.end()?;
-                Ok(view)
-            }
-            ARRAY_EXTENSION if is(NDARRAY) => {
-                let made = payload.ndarray(py, expected)?;
-                payload.end()?;
-                Ok(made)
-            }
-            _ => Err(Unreadable),
-        }
-    }
-
-    /// Reads a read-only view of contiguous bytes, whose payload these bytes are.
-    fn memoryview(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
-        let owner = match self.bytes.first() {
-            Some(0xc4..=0xc6) => self.bin(py)?,
-            _ => {
-                let index = self.unsigned()?;
-                let buffers = self.buffers.ok_or(Unreadable)?;
-                match self.owns {
-                    true => buffers.copy(index)?,
-                    false => buffers.get(index)?.clone(),
-                }
-            }
-        };
-        let view = PyMemoryView::from(&owner).map_err(|_| Unreadable)?;
-        view.call_method0(intern!(py, "toreadonly"))
-            .map_err(|_| Unreadable)
-    }
-
-    /// Reads bytes, whose tag the caller has checked.
-    fn bin(&mut self, py: Python<'py>) -> Read<Bound<'py, PyAny>> {
-        let tag = self.byte()?;
-        let len = self.wide(tag - 0xc4)?;
-        bytes_of(py, self.run(len)?)
-    }
-
-    /// Reads a NumPy array in C order, whose payload these bytes are.
-    fn ndarray(&mut self, py: Python<'py>, expected: &TypeSpec) -> Read<Bound<'py, PyAny>> {
-        if self.array()? != 3 {
-            return Err(Unreadable);
-        }
-        let numpy = NumPy::known(py).ok_or(Unreadable)?;
-        let dtype = numpy.dtype(self.str()?).ok_or(Unreadable)?;
-        let dtypes = expected.dtypes.as_ref();
-        if dtypes.is_some_and(|dtypes| !dtypes.iter().any(|each| each == dtype.text())) {
-            return Err(Unreadable);
-        }
-        let axes = self.array()?;
-        let mut shape = [0; MAX_AXES];
-        let shape = shape.get_mut(..axes).ok_or(Unreadable)?;
-        for length in &mut *shape {
-            *length = isize::try_from(self.unsigned()?).map_err(|_| Unreadable)?;
-        }
-        if let Some(0xc4..=0xc6) = self.bytes.first() {
-            if self.owns {
-                let tag = self.byte()?;
-                let len = self.wide(tag - 0xc4)?;
-                let run = self.run(len)?;
-                // SAFETY: a slice is readable.
-                let made = unsafe { numpy.copy_of(py, dtype, shape, run.as_ptr(), len) };
-                return made.ok_or(Unreadable);
-            }
-            let bytes = self.bin(py)?;
-            let bytes = bytes.cast_into::<PyBytes>().map_err(|_| Unreadable)?;
-            return numpy.view_of_bytes(dtype, shape, bytes).ok_or(Unreadable);
-        }
-        let index = self.unsigned()?;
-        let buffer = self.buffers.ok_or(Unreadable)?.get(index)?;
-        if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {
-            if self.owns {
-                let run = bytes.as_bytes();
-                // SAFETY: a slice is readable.
-                let made = unsafe { numpy.copy_of(py, dtype, shape, run.as_ptr(), run.len()) };
-                return made.ok_or(Unreadable);
-            }
-            return numpy
-                .view_of_bytes(dtype, shape, bytes.clone())
-                .ok_or(Unreadable);
-        }
-        let location = match buffer.cast_exact::<InPlaceBytes>() {
-            Ok(block) => Some(block.get().location()),
-            Err(_) => buffer
-                .cast_exact::<Buffer>()
-                .map_err(|_| Unreadable)?
-                .get()
-                .location(),
-        };
-        let (data, len) = location.ok_or(Unreadable)?;
-        if self.owns {
-            // SAFETY: as below.
-            return unsafe { numpy.copy_of(py, dtype, shape, data, len) }.ok_or(Unreadable);
-        }
-        // SAFETY: the memory is mapped for as long as its `Buffer` or `InPlaceBytes` lives.
-        unsafe { numpy.view_of(dtype, shape, data, len, buffer.clone()) }.ok_or(Unreadable)
-    }
-
     /// Reads a length of one, two or four bytes, for a `width` of 0, 1 or 2.
     #[inline]
-    fn wide(&mut self, width: u8) -> Read<usize> {
+    pub(super) fn wide(&mut self, width: u8) -> Read<usize> {
         match width {
             0 => Ok(usize::from(self.byte()?)),
             1 => self.u16(),
@@ -569,60 +391,5 @@ impl<'a, 'py> Reader<'a, 'py> {
             dict.set_item(name, value).map_err(|_| Unreadable)?;
         }
         Ok(dict.into_any())
-    }
-}
-
-/// Returns an object that the interpreter has made. Fails if the interpreter had no memory.
-///
-/// # Safety
-/// `made` is a new reference, or null with an exception.
-unsafe fn owned(py: Python<'_>, made: *mut ffi::PyObject) -> Read<Bound<'_, PyAny>> {
-    // SAFETY: as above.
-    unsafe { Bound::from_owned_ptr_or_err(py, made) }.map_err(|_| Unreadable)
-}
-
-/// Returns an int, or a float if no int is expected.
-#[inline]
-fn unsigned<'py>(py: Python<'py>, expected: &TypeSpec, number: u64) -> Read<Bound<'py, PyAny>> {
-    if expected.scalars & (INT | ANY) == 0 {
-        return if expected.scalars & FLOAT != 0 {
-            float(py, number as f64)
-        } else {
-            Err(Unreadable)
-        };
-    }
-    // SAFETY: the GIL is held.
-    unsafe { owned(py, ffi::PyLong_FromUnsignedLongLong(number)) }
-}
-
-/// Returns an int, or a float if no int is expected.
-#[inline]
-fn signed<'py>(py: Python<'py>, expected: &TypeSpec, number: i64) -> Read<Bound<'py, PyAny>> {
-    if expected.scalars & (INT | ANY) == 0 {
-        return if expected.scalars & FLOAT != 0 {
-            float(py, number as f64)
-        } else {
-            Err(Unreadable)
-        };
-    }
-    // SAFETY: the GIL is held.
-    unsafe { owned(py, ffi::PyLong_FromLongLong(number)) }
-}
-
-#[inline]
-fn float(py: Python<'_>, number: f64) -> Read<Bound<'_, PyAny>> {
-    // SAFETY: the GIL is held.
-    unsafe { owned(py, ffi::PyFloat_FromDouble(number)) }
-}
-
-/// Returns a bytes object with a copy of these bytes.
-fn bytes_of<'py>(py: Python<'py>, bytes: &[u8]) -> Read<Bound<'py, PyAny>> {
-    let start = bytes.as_ptr().cast();
-    // SAFETY: the GIL is held, and the bytes live for the time of the call.
-    unsafe {
-        owned(
-            py,
-            ffi::PyBytes_FromStringAndSize(start, bytes.len() as isize),
-        )
     }
 }

@@ -1,31 +1,16 @@
 //! Writer of values, with large buffers beside the bytes.
 
-use crate::memory::bytes::{append, append_from};
-use crate::python::codec::msgpack::format::{
-    ARRAY_EXTENSION, BYTES_EXTENSION, MAX_DEPTH, MEMORYVIEW_EXTENSION,
-};
+use crate::memory::bytes::append;
+use crate::python::codec::msgpack::format::{BYTES_EXTENSION, MAX_DEPTH};
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::codec::msgpack::seen::SeenObjects;
 use crate::python::codec::msgpack::small_int::small_int;
-use crate::python::codec::numpy::{Array, MemoryOwner, NumPy};
+use crate::python::codec::msgpack::unsupported::{Result, Unsupported};
 use crate::python::codec::parcel::ByteView;
-use crate::python::support::buffer::{Buffer, View};
-use crate::python::support::scratch::Scratch;
-use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use std::ffi::c_char;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The value contains an object that the core does not write.
-#[derive(Debug)]
-pub(crate) struct Unsupported;
-
-type Result<T = ()> = std::result::Result<T, Unsupported>;
-
-/// The maximum number of buffers beside a body. Each new buffer is compared with all of them, so that a buffer that
-/// occurs twice in a value travels once.
-const MAX_BUFFERS: usize = 64;
+use std::sync::atomic::AtomicBool;
 
 /// Options of the writer.
 pub(crate) struct Rules {
@@ -41,33 +26,11 @@ pub(crate) struct Rules {
     pub(crate) keeps_identity: bool,
 }
 
-/// A written body, and the buffers beside it. It is dropped with the GIL.
-pub(crate) struct OutgoingBody {
-    pub(crate) bytes: Scratch,
-    pub(crate) buffers: Vec<ByteView>,
-}
-
-impl OutgoingBody {
-    #[inline]
-    pub(crate) fn new() -> Self {
-        OutgoingBody {
-            bytes: Scratch::new(),
-            buffers: Vec::new(),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.buffers.clear();
-    }
-}
-
 /// Writes values at the end of a body. After `Unsupported`, the body may end with a part of a value.
 pub(crate) struct Writer<'a> {
-    out: &'a mut Vec<u8>,
-    buffers: &'a mut Vec<ByteView>,
-    rules: &'a Rules,
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) buffers: &'a mut Vec<ByteView>,
+    pub(super) rules: &'a Rules,
     /// Objects that may occur a second time in the current value.
     seen: SeenObjects,
 }
@@ -122,7 +85,7 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// The conditions of `put`.
     #[inline]
-    unsafe fn check_first_occurrence(&mut self, value: *mut ffi::PyObject) -> Result {
+    pub(super) unsafe fn check_first_occurrence(&mut self, value: *mut ffi::PyObject) -> Result {
         if !self.rules.keeps_identity {
             return Ok(());
         }
@@ -204,7 +167,7 @@ impl<'a> Writer<'a> {
 
     /// Writes the head of a str or a bin, whose bytes follow: see [`blob`](Self::blob).
     #[inline]
-    fn blob_head(&mut self, len: usize, wide: u8) -> Result {
+    pub(super) fn blob_head(&mut self, len: usize, wide: u8) -> Result {
         if let Ok(len) = u8::try_from(len) {
             self.out.extend_from_slice(&[wide, len]);
         } else if let Ok(len) = u16::try_from(len) {
@@ -351,166 +314,6 @@ impl<'a> Writer<'a> {
         self.blob(bytes, 0xc4)
     }
 
-    /// Writes a NumPy array or a memoryview, if the rules allow it.
-    ///
-    /// # Safety
-    /// The conditions of `put`; `kind` is the type of `value`.
-    #[inline(never)]
-    unsafe fn put_array_or_view(
-        &mut self,
-        value: *mut ffi::PyObject,
-        kind: *mut ffi::PyTypeObject,
-    ) -> Result {
-        // SAFETY: the GIL is held.
-        let py = unsafe { Python::assume_attached() };
-        if self.rules.arrays.load(Ordering::Relaxed) {
-            let numpy = NumPy::known(py).ok_or(Unsupported)?;
-            if numpy.is_array(kind) {
-                // SAFETY: as above.
-                return unsafe { self.ndarray(numpy, value) };
-            }
-        }
-        if self.rules.views.load(Ordering::Relaxed) && kind == &raw mut ffi::PyMemoryView_Type {
-            // SAFETY: as above.
-            return unsafe { self.memoryview(value) };
-        }
-        Err(Unsupported)
-    }
-
-    /// Writes a NumPy array, in the body or as a buffer beside the body.
-    ///
-    /// # Safety
-    /// The conditions of `put`; `value` is an array of NumPy's.
-    unsafe fn ndarray(&mut self, numpy: &'static NumPy, value: *mut ffi::PyObject) -> Result {
-        // SAFETY: as above.
-        unsafe { self.check_first_occurrence(value)? };
-        // SAFETY: as above.
-        let array = unsafe { numpy.describe(value) }.ok_or(Unsupported)?;
-        // SAFETY: as above.
-        let by_reference = array.len >= self.rules.large_array
-            || array.len > 0 && unsafe { is_shared(numpy.memory_owner(value))? };
-        if by_reference {
-            let view_of = |owner: Bound<'_, PyAny>| {
-                // SAFETY: the bytes are those of the array.
-                Ok(unsafe { ByteView::of(owner, array.data, array.len) })
-            };
-            // SAFETY: as above.
-            let index = unsafe { self.add_buffer(value, view_of)? };
-            return self.array_extension(&array, |writer| writer.reference(index));
-        }
-        self.array_extension(&array, |writer| {
-            writer.blob_head(array.len, 0xc4)?;
-            // SAFETY: the bytes are those of the array.
-            unsafe { append_from(writer.out, array.data, array.len) };
-            Ok(())
-        })
-    }
-
-    /// Writes the extension for an array, whose last item `data` writes.
-    fn array_extension(
-        &mut self,
-        array: &Array<'_>,
-        data: impl FnOnce(&mut Self) -> Result,
-    ) -> Result {
-        self.extension(ARRAY_EXTENSION, |writer| {
-            writer.array(3)?;
-            let text = array.dtype.text().as_bytes();
-            writer.out.push(0xa0 | text.len() as u8);
-            writer.out.extend_from_slice(text);
-            writer.array(array.shape.len())?;
-            for &length in array.shape {
-                writer.unsigned(length as u64);
-            }
-            data(writer)
-        })
-    }
-
-    /// Writes a large memoryview of contiguous bytes as a buffer beside the body. Fails for any other memoryview.
-    ///
-    /// # Safety
-    /// The conditions of `put`; `value` is a memoryview.
-    unsafe fn memoryview(&mut self, value: *mut ffi::PyObject) -> Result {
-        let mut view = ffi::Py_buffer::new();
-        // SAFETY: as above; `view` is ours to be filled.
-        if unsafe { ffi::PyObject_GetBuffer(value, &mut view, ffi::PyBUF_FULL_RO) } != 0 {
-            // SAFETY: the GIL is held. The view was released.
-            unsafe { ffi::PyErr_Clear() };
-            return Err(Unsupported);
-        }
-        // SAFETY: a format is a C string; with an axis there is a stride.
-        let plain = unsafe {
-            view.ndim == 1
-                && view.itemsize == 1
-                && (view.format.is_null()
-                    || *view.format == b'B' as c_char && *view.format.add(1) == 0)
-                && view.suboffsets.is_null()
-                && *view.strides == 1
-        };
-        let len = view.len as usize;
-        // SAFETY: filled above.
-        unsafe { ffi::PyBuffer_Release(&mut view) };
-        if !plain || len < self.rules.large {
-            return Err(Unsupported);
-        }
-        // SAFETY: as above.
-        let index = unsafe {
-            self.add_buffer(value, |owner| {
-                ByteView::new(&owner).map_err(|_| Unsupported)
-            })?
-        };
-        self.extension(MEMORYVIEW_EXTENSION, |writer| writer.reference(index))
-    }
-
-    /// Adds the view that `view_of` returns for `owner` to the buffers, unless they have a view of that owner. Returns
-    /// the index of the view. Fails if there are too many buffers.
-    ///
-    /// # Safety
-    /// The conditions of `put`.
-    unsafe fn add_buffer(
-        &mut self,
-        owner: *mut ffi::PyObject,
-        view_of: impl FnOnce(Bound<'_, PyAny>) -> Result<ByteView>,
-    ) -> Result<u64> {
-        let mut known = self.buffers.iter();
-        if let Some(index) = known.position(|each| each.owner().as_ptr() == owner) {
-            return Ok(index as u64);
-        }
-        let count = self.buffers.len();
-        if count == MAX_BUFFERS {
-            return Err(Unsupported);
-        }
-        // SAFETY: as above.
-        let owner = unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), owner) };
-        self.buffers.push(view_of(owner)?);
-        Ok(count as u64)
-    }
-
-    /// Writes the index of a buffer, as a reference to it.
-    fn reference(&mut self, index: u64) -> Result {
-        self.unsigned(index);
-        Ok(())
-    }
-
-    /// Writes an extension, whose payload `write` writes. Fails for a payload of 64 KiB or more.
-    #[inline]
-    fn extension(&mut self, code: u8, write: impl FnOnce(&mut Self) -> Result) -> Result {
-        let start = self.out.len();
-        write(self)?;
-        let len = self.out.len() - start;
-        let head: &[u8] = match len {
-            1 => &[0xd4, code],
-            2 => &[0xd5, code],
-            4 => &[0xd6, code],
-            8 => &[0xd7, code],
-            16 => &[0xd8, code],
-            0..0x100 => &[0xc7, len as u8, code],
-            0x100..0x1_0000 => &[0xc8, (len >> 8) as u8, len as u8, code],
-            _ => return Err(Unsupported),
-        };
-        self.out.splice(start..start, head.iter().copied());
-        Ok(())
-    }
-
     /// # Safety
     /// The conditions of `put`; `value` is a list.
     unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
@@ -550,23 +353,5 @@ impl<'a> Writer<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns true if an array refers to memory that both sides have mapped. Fails if Python has to decide.
-fn is_shared(memory: MemoryOwner) -> Result<bool> {
-    // SAFETY: the GIL is held, because the caller has read the array.
-    let py = unsafe { Python::assume_attached() };
-    match memory {
-        MemoryOwner::Array => Ok(false),
-        MemoryOwner::Object(kind) => {
-            if kind == Buffer::type_object_raw(py) || kind == View::type_object_raw(py) {
-                return Ok(true);
-            }
-            if kind == &raw mut ffi::PyBytes_Type {
-                return Ok(false);
-            }
-            Err(Unsupported)
-        }
     }
 }

@@ -4,7 +4,7 @@ use crate::objects::error::ObjectError;
 use crate::objects::topic::{Publication, ROOM, RoomWait, TopicMembership};
 use crate::python::codec::encoder::Encoder;
 use crate::python::codec::items::LargeItem;
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::codec::values::{Values, item_at};
 use crate::python::objects::error::object_error;
 use crate::python::objects::report::subscriber_dicts;

@@ -1,7 +1,7 @@
 //! `Endpoint`: a function that calls an endpoint.
 
 use crate::crash;
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::rpc::client::native_call::{InFlightCall, NativeCall};
 use crate::python::rpc::payload::Payload;
 use crate::python::rpc::reply::{Exchange, Reply};

@@ -1,5 +1,6 @@
 //! `ItemStream`: single items of a stream that arrive in lists.
 
+use crate::python::support::coroutine_slots;
 use crate::python::support::native_coroutine::{self, NativeCoroutine, Next, State};
 use crate::python::support::step::{ThrowArguments, anext};
 use crate::sync::lock;
@@ -271,8 +272,8 @@ impl ItemStream {
 
 /// Registers `ItemStream` as an `AsyncGenerator`, and sets the slots by which the interpreter calls it directly.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
-    native_coroutine::install_slots::<NextItem>(py);
-    native_coroutine::install_slots::<SeparateNextItem>(py);
+    coroutine_slots::install::<NextItem>(py);
+    coroutine_slots::install::<SeparateNextItem>(py);
     let class = py.get_type::<ItemStream>();
     // SAFETY: it is a heap type, which contains its slots, and no code uses it yet. The GIL is held.
     unsafe {

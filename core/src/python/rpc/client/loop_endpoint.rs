@@ -7,6 +7,7 @@ use crate::python::rpc::channel::{Channel, PipeliningExchange};
 use crate::python::rpc::client::endpoint::Endpoint;
 use crate::python::rpc::client::home_loop::HomeLoop;
 use crate::python::rpc::client::native_call::{InFlightCall, NativeCall};
+use crate::python::support::coroutine_slots;
 use crate::python::support::errors::preserving_exception;
 use crate::python::support::native_coroutine::{self, NativeCoroutine, Next, State, Traverse};
 use crate::python::support::scratch::Scratch;
@@ -322,7 +323,7 @@ fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
 
 /// Registers `CallCoroutine` as a `Coroutine`, and sets the slots by which the interpreter runs its steps directly.
 pub(crate) fn register(py: Python<'_>) -> PyResult<()> {
-    native_coroutine::install_slots::<CallCoroutine>(py);
+    coroutine_slots::install::<CallCoroutine>(py);
     let abstract_class = py.import("collections.abc")?.getattr("Coroutine")?;
     let class = py.get_type::<CallCoroutine>();
     abstract_class.call_method1("register", (class,)).map(drop)

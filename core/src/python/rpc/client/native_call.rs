@@ -7,9 +7,11 @@
 use crate::clock;
 use crate::crash;
 use crate::python::codec::encoder::Encoder;
+use crate::python::codec::msgpack::buffers::Buffers;
 use crate::python::codec::msgpack::expected_type::ExpectedType;
-use crate::python::codec::msgpack::reader::{Buffers, Reader};
-use crate::python::codec::msgpack::writer::{OutgoingBody, Unsupported};
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
+use crate::python::codec::msgpack::reader::Reader;
+use crate::python::codec::msgpack::unsupported::Unsupported;
 use crate::python::rpc::body::Body;
 use crate::python::rpc::client::call_ids::CallIds;
 use pyo3::gc::{PyTraverseError, PyVisit};

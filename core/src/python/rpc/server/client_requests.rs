@@ -1,7 +1,7 @@
 //! `ClientRequests`: the requests of a client that the core may run.
 
 use crate::crash;
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::rpc::body::Body;
 use crate::python::rpc::server::handler_table::{HandlerTable, WrittenResult};
 use pyo3::gc::{PyTraverseError, PyVisit};

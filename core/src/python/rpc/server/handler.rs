@@ -1,7 +1,8 @@
 //! `Handler`: a function that the core calls itself, and `CoroutineRunner`: the runner of a coroutine that it returns.
 
 use crate::python::codec::msgpack::expected_type::ExpectedType;
-use crate::python::codec::msgpack::reader::{Reader, Unreadable};
+use crate::python::codec::msgpack::reader::Reader;
+use crate::python::codec::msgpack::unreadable::Unreadable;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

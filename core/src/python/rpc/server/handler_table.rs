@@ -6,8 +6,10 @@
 use crate::clock;
 use crate::crash;
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::msgpack::reader::{Buffers, Reader, Unreadable};
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::buffers::Buffers;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
+use crate::python::codec::msgpack::reader::Reader;
+use crate::python::codec::msgpack::unreadable::Unreadable;
 use crate::python::rpc::server::call_contexts::CallContexts;
 use crate::python::rpc::server::current_call::CurrentCall;
 use crate::python::rpc::server::handler::{Arguments, Handler};

@@ -2,7 +2,7 @@
 
 use crate::connection::channel::{self, FrameRole, SendError, SendOutcome};
 use crate::connection::poller::{self, Expected, PollResult};
-use crate::python::codec::msgpack::writer::OutgoingBody;
+use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::rpc::body::Body;
 use crate::python::rpc::channel::Channel;
 use crate::python::rpc::incoming::ReceivedFrame;

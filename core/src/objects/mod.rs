@@ -1,15 +1,15 @@
 //! Shared objects: semaphores, locks, events, signals, memories, queues, topics and stores, whose members are equals.
-//! The first process that opens an object creates it, others join, the last one removes it, and the death of a member
-//! takes nothing along that the others need.
+//! The first process that opens an object creates it, the next ones join, and the last one removes it. The other members
+//! recover what a dead member held.
 //!
 //! From the bottom to the top:
 //!
 //! * [`error`], [`deadline`], `files`: helpers;
-//! * [`members`]: identity and liveness of members; the watcher, which sees an object as the trait `Watched`;
+//! * [`members`]: identity and liveness of members; the watcher, which knows an object as the trait `Watched`;
 //! * [`memory`]: the memory of an object, its layout and its shape;
 //! * [`parts`], [`membership`], [`object`], [`lifecycle`], [`waiting`]: what all kinds have in common; a kind
 //!   implements the trait [`Object`](object::Object);
-//! * [`registry`]: the objects that are open; it is given the kinds at construction;
+//! * [`registry`]: the objects that are open; the constructor takes the kinds;
 //! * [`semaphore`], [`event`], [`signal`], [`queue`], [`topic`], [`store`]: the kinds;
 //! * [`kinds`]: all kinds together, and the registry of this process.
 
@@ -53,3 +53,5 @@ pub mod store;
 pub mod topic;
 #[cfg(not(loom))]
 pub mod waiting;
+#[cfg(not(loom))]
+mod wakeups;

@@ -333,7 +333,7 @@ impl SharedObject {
 
     /// The name of the object.
     #[getter]
-    fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.object.membership().name()
     }
 

@@ -1,6 +1,9 @@
 //! Topics: publishers, subscriptions and messages.
 
 pub(crate) mod message;
+mod message_in_place;
+mod message_reader;
 pub(crate) mod publisher;
+mod publisher_end_error;
 pub(crate) mod records;
 pub(crate) mod subscription;

@@ -1,28 +1,24 @@
 //! `Subscription`: the receiving end of a topic.
 
-use crate::memory::bytes;
 use crate::objects::error::ObjectError;
 use crate::objects::lifecycle::prepare_to_sleep;
-use crate::objects::registry::Handle;
-use crate::objects::topic::{self, ITEMS, Payload, Pin, ReceiveOutcome, TopicMembership};
+use crate::objects::topic::{self, ITEMS, ReceiveOutcome, TopicMembership};
 use crate::python::codec::encoder::Encoder;
-use crate::python::codec::items::form_of;
 use crate::python::codec::values::{Values, is_from_signal_handler};
 use crate::python::objects::error::object_error;
 use crate::python::objects::loop_waiter::LoopWaiter;
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::objects::topics::message;
-use crate::python::support::buffer::new_bytes;
-use crate::python::support::in_place_bytes::InPlaceBytes;
-use crate::queue::Form;
-use crate::queue::parcel::Parts;
+use crate::python::objects::topics::message_in_place::MessageInPlace;
+use crate::python::objects::topics::message_reader::MessageReader;
+use crate::python::objects::topics::publisher_end_error::{EndedPublisher, PublisherEndError};
 use crate::sync::lock;
 use crate::topic::Policy;
 use crate::topic::log::CutReason;
-use crate::topic::subscriber::{History, PublisherId, Received};
+use crate::topic::subscriber::{History, Received};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::PyList;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,10 +32,7 @@ pub struct Subscription {
     membership: Arc<TopicMembership>,
     /// None once the subscription is closed.
     subscription: Mutex<Option<Arc<topic::Subscription>>>,
-    values: Values,
-    publisher: Py<PyAny>,
-    /// Publishers of read messages, the last one first.
-    publishers: Mutex<Vec<(PublisherId, Py<PyAny>)>>,
+    reader: MessageReader,
     /// Batches of unread messages, in their order. The last batch may be empty, and its memory is reused.
     unread: Mutex<VecDeque<Batch>>,
     /// Messages that were read before these batches, and reached no caller: see `put_back`.
@@ -82,29 +75,8 @@ enum TakeOutcome {
     Messages,
     /// There is no message.
     Nothing,
-    /// A publisher is no longer read: the class of the exception, the publisher and the reason.
-    Ended(&'static str, EndedPublisher, String),
-}
-
-/// A publisher that is no longer read, and its process.
-#[derive(Clone, Copy)]
-struct EndedPublisher {
-    source: PublisherId,
-    pid: libc::pid_t,
-}
-
-/// A message's block that is read in place, until the last reference to it is dropped.
-struct MessageInPlace {
-    subscription: Arc<topic::Subscription>,
-    pin: Mutex<Box<Pin>>,
-    /// The pin belongs to a member, so this process leaves the topic when the last message in place is dropped.
-    _handle: Option<Arc<Handle>>,
-}
-
-impl Drop for MessageInPlace {
-    fn drop(&mut self) {
-        self.subscription.unpin(&mut lock(&self.pin));
-    }
+    /// A publisher is no longer read.
+    Ended(PublisherEndError),
 }
 
 impl Subscription {
@@ -132,7 +104,11 @@ impl Subscription {
                 ReceiveOutcome::Received(taken) => break taken,
                 ReceiveOutcome::Unreachable(source, why) => {
                     let why = format!("cannot be read: {why}");
-                    return Ok(TakeOutcome::Ended("SharedMemoryError", ended(source), why));
+                    return Ok(TakeOutcome::Ended(PublisherEndError::new(
+                        "SharedMemoryError",
+                        ended(source),
+                        why,
+                    )));
                 }
             }
         };
@@ -140,17 +116,21 @@ impl Subscription {
             Received::Messages(_) => TakeOutcome::Messages,
             Received::Empty => TakeOutcome::Nothing,
             Received::PublisherGone(source) => {
-                let why = "has ended, and all of its messages are read".to_owned();
-                TakeOutcome::Ended("PublisherGone", ended(source), why)
+                let why = "has ended, and all of its messages are read";
+                TakeOutcome::Ended(PublisherEndError::new("PublisherGone", ended(source), why))
             }
             Received::CutOff(source, why) => {
                 let ended = ended(source);
                 lock(&self.cut_off).push((ended, why));
-                cut_off(ended, why)
+                TakeOutcome::Ended(PublisherEndError::cut_off(ended, why))
             }
             Received::Corrupt(source, corruption) => {
                 let why = format!("has published what cannot be true: {corruption:?}");
-                TakeOutcome::Ended("RemoteProtocolError", ended(source), why)
+                TakeOutcome::Ended(PublisherEndError::new(
+                    "RemoteProtocolError",
+                    ended(source),
+                    why,
+                ))
             }
         })
     }
@@ -160,34 +140,13 @@ impl Subscription {
     fn cut_off_by_all(
         &self,
         subscription: &topic::Subscription,
-    ) -> Result<Option<TakeOutcome>, ObjectError> {
+    ) -> Result<Option<PublisherEndError>, ObjectError> {
         for &(ended, why) in &*lock(&self.cut_off) {
             if subscription.is_last_source(ended.source)? {
-                return Ok(Some(cut_off(ended, why)));
+                return Ok(Some(PublisherEndError::cut_off(ended, why)));
             }
         }
         Ok(None)
-    }
-
-    /// Returns the exception for the end of a publisher.
-    #[cold]
-    fn end_error(
-        &self,
-        py: Python<'_>,
-        (class, EndedPublisher { source, pid }, why): (&str, EndedPublisher, String),
-    ) -> PyErr {
-        let topic = self.membership.name();
-        let number = source.number();
-        let text = format!("topic '{topic}': publisher {number} of process {pid} {why}");
-        let raised = || {
-            let made = py.import("shmrpc.errors")?.getattr(class)?;
-            match class {
-                "SharedMemoryError" => made.call1((libc::EACCES, text)),
-                "PublisherGone" | "SlowConsumer" => made.call1((text, pid, number)),
-                _ => made.call1((text,)),
-            }
-        };
-        raised().map_or_else(|error| error, PyErr::from_value)
     }
 
     /// Passes up to `max_messages` messages to `accept`, without a wait, and returns their number. Raises the end of a
@@ -227,9 +186,7 @@ impl Subscription {
                     }
                     return Ok(0);
                 }
-                TakeOutcome::Ended(class, who, why) => {
-                    return Err(self.end_error(py, (class, who, why)));
-                }
+                TakeOutcome::Ended(end) => return Err(end.into_error(py, self.membership.name())),
             }
         }
         self.read_all(py, &subscription, batch, max_messages, accept)
@@ -281,7 +238,7 @@ impl Subscription {
         };
         let (mut last, mut held) = (None, batch.interrupted.take());
         for message in &mut batch.messages[..count] {
-            match self.read(
+            match self.reader.read(
                 class,
                 subscription,
                 &batch.bytes,
@@ -313,169 +270,6 @@ impl Subscription {
         self.keep(batch);
         failed.map_or(Ok(read), Err)
     }
-
-    /// Returns a message as a Python object. `last` caches the publisher, and `held` keeps the block that is read in
-    /// place.
-    #[inline]
-    fn read<'py>(
-        &self,
-        class: &Bound<'py, PyType>,
-        subscription: &Arc<topic::Subscription>,
-        bytes: &[u8],
-        message: &mut topic::Message,
-        last: &mut Option<(PublisherId, Py<PyAny>)>,
-        held: &mut Option<Arc<MessageInPlace>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = class.py();
-        let (source, seq, form) = (message.source, message.seq, form_of(message.form));
-        let publisher = match last {
-            Some((known, publisher)) if *known == source => publisher.clone_ref(py),
-            _ => {
-                let publisher = self.publisher_of(py, subscription, source)?;
-                *last = Some((source, publisher.clone_ref(py)));
-                publisher
-            }
-        };
-        if let Payload::Pinned(_) = message.payload
-            && let Payload::Pinned(pin) =
-                std::mem::replace(&mut message.payload, Payload::Copied(0, 0))
-        {
-            *held = Some(Arc::new(MessageInPlace {
-                subscription: subscription.clone(),
-                pin: Mutex::new(pin),
-                _handle: self.object.get().handle(),
-            }));
-        }
-        // Either may be read again: the bytes stay where they are, and the caller keeps the block.
-        let value = match (&*held, &message.payload) {
-            (Some(held), _) => self.read_in_place(py, form, held, seq)?,
-            (None, &Payload::Copied(at, len)) => {
-                self.read_copied(py, form, &bytes[at..at + len], seq)?
-            }
-            (None, Payload::Pinned(_)) => return Err(self.unreadable_error(py, seq)),
-        };
-        message::make(class, value, publisher, seq)
-    }
-
-    /// Returns the value of a payload that was copied. Raises DecodeError.
-    #[inline]
-    fn read_copied<'py>(
-        &self,
-        py: Python<'py>,
-        form: Option<Form>,
-        payload: &[u8],
-        seq: u64,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let value = self.values.read_copied(py, form, payload, Some(seq))?;
-        value.ok_or_else(|| self.unreadable_error(py, seq))
-    }
-
-    /// Returns the value of a block, whose large buffers refer to the block. Raises DecodeError.
-    fn read_in_place<'py>(
-        &self,
-        py: Python<'py>,
-        form: Option<Form>,
-        held: &Arc<MessageInPlace>,
-        seq: u64,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let (from, len) = held.bytes();
-        let copy = |at: u64, len: u64| {
-            new_bytes(py, len as usize, |to| {
-                // SAFETY: within the payload, which is mapped while the message is held; `to` is as long.
-                unsafe {
-                    let from = (from as *const u8).wrapping_add(at as usize);
-                    bytes::copy(to, from, len as usize);
-                }
-            })
-        };
-        match form {
-            Some(Form::Value) => self
-                .values
-                .read(py, copy(0, len)?.as_bytes(), Some(seq), false),
-            Some(Form::Raw) => Ok(copy(0, len)?.into_any()),
-            Some(Form::Parcel) => {
-                let parts = Parts::read(len, |at, to| {
-                    // SAFETY: `read` asks only for bytes within the payload.
-                    unsafe {
-                        let from = (from as *const u8).wrapping_add(at as usize);
-                        bytes::copy(to.as_mut_ptr(), from, to.len());
-                    }
-                });
-                let parts = parts.ok_or_else(|| self.unreadable_error(py, seq))?;
-                let views = parts.buffers.iter().map(|&(at, len)| {
-                    let bytes = (from + at as usize, len as usize);
-                    Bound::new(
-                        py,
-                        InPlaceBytes::new(held.clone(), bytes, "a message of a topic"),
-                    )
-                });
-                let views = views.collect::<PyResult<Vec<_>>>()?;
-                let body = copy(parts.body.0, parts.body.1)?;
-                let views = PyTuple::new(py, views)?;
-                self.values.read_parcel(py, body, views, Some(seq), false)
-            }
-            None => Err(self.unreadable_error(py, seq)),
-        }
-    }
-
-    /// Returns the DecodeError for a message that its publisher has corrupted.
-    #[cold]
-    fn unreadable_error(&self, py: Python<'_>, seq: u64) -> PyErr {
-        let text = format!(
-            "topic '{}': message {seq} cannot be read: its publisher has written what it must not",
-            self.membership.name()
-        );
-        let raised = || {
-            let class = py.import("shmrpc.errors")?.getattr("DecodeError")?;
-            class.call1((text,))
-        };
-        raised().map_or_else(|error| error, PyErr::from_value)
-    }
-
-    /// Returns the publisher of a message as a Python object.
-    fn publisher_of(
-        &self,
-        py: Python<'_>,
-        subscription: &topic::Subscription,
-        source: PublisherId,
-    ) -> PyResult<Py<PyAny>> {
-        let mut known = lock(&self.publishers);
-        if let Some(place) = known.iter().position(|each| each.0 == source) {
-            known.swap(0, place); // Mostly it is the next one's, too.
-            return Ok(known[0].1.clone_ref(py));
-        }
-        drop(known);
-        let pid = subscription.process_of(source);
-        let made = self.publisher.bind(py).call1((pid, source.number()))?;
-        let made = made.unbind();
-        let mut known = lock(&self.publishers);
-        known.truncate(crate::topic::directory::LISTINGS);
-        known.insert(0, (source, made.clone_ref(py)));
-        Ok(made)
-    }
-}
-
-/// Returns the outcome for a publisher that has cut off this subscriber.
-fn cut_off(ended: EndedPublisher, why: CutReason) -> TakeOutcome {
-    let why = match why {
-        CutReason::Lag => {
-            "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again with a larger \
-             Disconnect(n), or with KeepLast(n)"
-        }
-        CutReason::Corruption => {
-            "has cut this subscriber off: a member has written where it must not"
-        }
-    };
-    TakeOutcome::Ended("SlowConsumer", ended, why.to_owned())
-}
-
-impl MessageInPlace {
-    /// Returns the address and the length of the block, which is mapped while this lives.
-    fn bytes(&self) -> (usize, u64) {
-        let pin = lock(&self.pin);
-        let from = pin.log().space().address(pin.at, pin.len);
-        (from.addr(), pin.len)
-    }
 }
 
 #[pymethods]
@@ -500,21 +294,20 @@ impl Subscription {
         let history = history.map_or(History::Oldest, History::Last);
         let subscription = py.detach(|| membership.subscribe((which, number), history));
         let subscription = subscription.map_err(|error| object_error(py, &membership, error))?;
+        let values = Values {
+            encoder,
+            encode: py.None(),
+            decode,
+            unencodable: py.None(),
+            undecodable,
+            raw: membership.shape().is_raw(),
+            decode_own: None,
+        };
         Ok(Subscription {
+            reader: MessageReader::new(object.clone_ref(py), values, publisher),
             object,
-            values: Values {
-                encoder,
-                encode: py.None(),
-                decode,
-                unencodable: py.None(),
-                undecodable,
-                raw: membership.shape().is_raw(),
-                decode_own: None,
-            },
             membership,
             subscription: Mutex::new(Some(subscription)),
-            publisher,
-            publishers: Mutex::default(),
             unread: Mutex::default(),
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
@@ -567,7 +360,7 @@ impl Subscription {
             if matches!(found, TakeOutcome::Nothing)
                 && let Some(ended) = self.cut_off_by_all(&subscription)?
             {
-                found = ended;
+                found = TakeOutcome::Ended(ended);
             }
             Ok(!matches!(found, TakeOutcome::Nothing))
         })?;
@@ -584,7 +377,7 @@ impl Subscription {
                 read.iter().try_for_each(|message| got.append(message))?;
                 Ok(Some(true))
             }
-            TakeOutcome::Ended(class, who, why) => Err(self.end_error(py, (class, who, why))),
+            TakeOutcome::Ended(end) => Err(end.into_error(py, self.membership.name())),
         }
     }
 
@@ -607,7 +400,7 @@ impl Subscription {
     fn may_wait(&self, py: Python<'_>) -> PyResult<()> {
         let ended = self.cut_off_by_all(&*self.subscription(py)?);
         match ended.map_err(|error| object_error(py, &self.membership, error))? {
-            Some(TakeOutcome::Ended(class, who, why)) => Err(self.end_error(py, (class, who, why))),
+            Some(end) => Err(end.into_error(py, self.membership.name())),
             _ => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod loop_waiter;
 pub(crate) mod permits;
 pub(crate) mod queues;
 pub(crate) mod report;
+mod returned_objects;
 pub(crate) mod shared_object;
 pub(crate) mod signals;
 pub(crate) mod stores;

@@ -10,15 +10,13 @@ use crate::python::objects::queues::waiting::{
     FailedWait, OWNER_LOCK_TIMEOUT, attempt, corruption_error, first_word, shut_down_error,
     wait_for,
 };
+use crate::python::objects::returned_objects::ReturnedObjects;
 use crate::python::objects::shared_object::SharedObject;
 use crate::python::support::scratch::Scratch;
 use crate::queue::{ClaimEnd, ClaimOutcome, PopOutcome, Source};
 use crate::shared_heap::Field;
 use crate::sync::lock;
 use pyo3::prelude::*;
-use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 /// The receiving end of a queue, with the items that this process has taken and no caller has received.
@@ -28,8 +26,7 @@ pub(crate) struct Inbox {
     /// Items that this process has taken and not read.
     unread: Mutex<Vec<u8>>,
     /// Values that were taken before these items and reached no caller: see [`put_back`](Self::put_back).
-    returned: Mutex<VecDeque<Py<PyAny>>>,
-    has_returned: AtomicBool,
+    returned: ReturnedObjects,
 }
 
 impl Inbox {
@@ -38,8 +35,7 @@ impl Inbox {
             membership,
             values,
             unread: Mutex::default(),
-            returned: Mutex::default(),
-            has_returned: AtomicBool::new(false),
+            returned: ReturnedObjects::default(),
         }
     }
 
@@ -90,9 +86,8 @@ impl Inbox {
         source: Source,
         max_items: usize,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        // Relaxed: the thread that sets the flag wakes the waiters afterwards.
-        if source == Source::Queue && self.has_returned.load(Relaxed) {
-            let returned = self.take_returned(py, max_items);
+        if source == Source::Queue && self.returned.exist() {
+            let returned = self.returned.take(py, max_items);
             if !returned.is_empty() {
                 return Ok(returned);
             }
@@ -115,17 +110,6 @@ impl Inbox {
         self.read_all(py, &items, max_items)
     }
 
-    /// Removes and returns up to `max_items` values that were put back.
-    #[cold]
-    fn take_returned<'py>(&self, py: Python<'py>, max_items: usize) -> Vec<Bound<'py, PyAny>> {
-        let mut returned = lock(&self.returned);
-        let count = max_items.min(returned.len());
-        let taken = returned.drain(..count);
-        let taken = taken.map(|value| value.into_bound(py)).collect();
-        self.has_returned.store(!returned.is_empty(), Relaxed);
-        taken
-    }
-
     /// Waits in a thread for values, and returns up to `max_items` of them; none if other receivers were faster.
     /// Returns as the inner error the reason for which the wait has failed.
     pub(crate) fn wait_some<'py>(
@@ -142,8 +126,7 @@ impl Inbox {
         let mut items = Scratch::new();
         let membership = &*self.membership;
         let waited = wait_for(py, (queue, membership), ITEMS, timeout, || {
-            // Relaxed: as above.
-            if self.has_returned.load(Relaxed) {
+            if self.returned.exist() {
                 return Ok(Some(PopOutcome::Empty));
             }
             if !membership.may_pop() {
@@ -158,7 +141,7 @@ impl Inbox {
             Ok(PopOutcome::Items(_)) => self.read_all(py, &items, max_items).map(Ok),
             Ok(PopOutcome::Finished) => Err(shut_down_error(py, membership)),
             // Values that have come back to this process.
-            Ok(PopOutcome::Empty) => Ok(Ok(self.take_returned(py, max_items))),
+            Ok(PopOutcome::Empty) => Ok(Ok(self.returned.take(py, max_items))),
             // A large item is taken without a wait.
             Ok(PopOutcome::Large) => {
                 let large = self.take_large(py, Source::Queue)?;
@@ -255,13 +238,7 @@ impl Inbox {
 
     /// Puts back values that were taken and reached no caller. This process returns them first.
     pub(crate) fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
-        {
-            let mut returned = lock(&self.returned);
-            for value in values.into_iter().rev() {
-                returned.push_front(value.unbind());
-            }
-            self.has_returned.store(!returned.is_empty(), Relaxed);
-        }
+        self.returned.put_back(values);
         if self.membership.is_here() {
             self.membership.wake_all_sets(); // Other threads of this process among them.
         }
@@ -275,12 +252,11 @@ impl Inbox {
             count += 1;
         }
         drop(unread);
-        count + lock(&self.returned).len() as u64
+        count + self.returned.len() as u64
     }
 
     /// Returns true if this process has taken items that no caller has received.
     pub(crate) fn has_any(&self) -> bool {
-        // Relaxed: a hint.
-        self.has_returned.load(Relaxed) || !lock(&self.unread).is_empty()
+        self.returned.exist() || !lock(&self.unread).is_empty()
     }
 }

@@ -1,5 +1,6 @@
 //! Topics: publishers, subscriptions and messages.
 
+mod batch;
 pub(crate) mod message;
 mod message_in_place;
 mod message_reader;

@@ -7,9 +7,10 @@ use crate::python::codec::encoder::Encoder;
 use crate::python::codec::values::{Values, is_from_signal_handler};
 use crate::python::objects::error::object_error;
 use crate::python::objects::loop_waiter::LoopWaiter;
+use crate::python::objects::returned_objects::ReturnedObjects;
 use crate::python::objects::shared_object::SharedObject;
+use crate::python::objects::topics::batch::{Batch, UnreadBatches};
 use crate::python::objects::topics::message;
-use crate::python::objects::topics::message_in_place::MessageInPlace;
 use crate::python::objects::topics::message_reader::MessageReader;
 use crate::python::objects::topics::publisher_end_error::{EndedPublisher, PublisherEndError};
 use crate::sync::lock;
@@ -19,9 +20,6 @@ use crate::topic::subscriber::{History, Received};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A subscription to values, or to bytes. For the functions see [`Values`]; `publisher` takes a process id and a
@@ -33,11 +31,9 @@ pub struct Subscription {
     /// None once the subscription is closed.
     subscription: Mutex<Option<Arc<topic::Subscription>>>,
     reader: MessageReader,
-    /// Batches of unread messages, in their order. The last batch may be empty, and its memory is reused.
-    unread: Mutex<VecDeque<Batch>>,
+    unread: UnreadBatches,
     /// Messages that were read before these batches, and reached no caller: see `put_back`.
-    returned: Mutex<VecDeque<Py<PyAny>>>,
-    has_returned: AtomicBool,
+    returned: ReturnedObjects,
     /// True if the end of a publisher raises PublisherGone.
     raises_ends: bool,
     /// Publishers that have cut off this subscriber, and their reasons.
@@ -46,29 +42,8 @@ pub struct Subscription {
     waiter: OnceLock<LoopWaiter>,
 }
 
-/// Messages that were received from a log.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    messages: Vec<topic::Message>,
-    /// The block of the first message, if a signal handler interrupted its reading in place.
-    interrupted: Option<Arc<MessageInPlace>>,
-    /// The error of the message before these, which the next call raises.
-    failed: Option<Box<PyErr>>,
-}
-
-impl Batch {
-    /// Returns true if there is no message to read and no error to raise.
-    fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.failed.is_none()
-    }
-}
-
 /// The maximum number of messages for which memory is allocated before any is read.
 const MAX_RESERVED: usize = 256;
-/// The largest capacity, in bytes, that is kept for the next batch.
-const MAX_KEPT: usize = 256 << 10;
-
 /// The outcome of receiving messages.
 enum TakeOutcome {
     /// Messages are in the batch.
@@ -158,21 +133,18 @@ impl Subscription {
         mut accept: impl FnMut(Bound<'py, PyAny>),
     ) -> PyResult<usize> {
         let subscription = self.subscription(py)?;
-        // Relaxed, here and below: the thread that sets the flag wakes the waiters afterwards.
-        if self.has_returned.load(Relaxed) {
-            let returned = self.take_returned(max_messages);
+        if self.returned.exist() {
+            let returned = self.returned.take(py, max_messages);
             let count = returned.len();
-            returned
-                .into_iter()
-                .for_each(|message| accept(message.into_bound(py)));
+            returned.into_iter().for_each(&mut accept);
             if count > 0 {
                 return Ok(count);
             }
         }
         // Another thread may take, and leave, the next messages while Python code reads a value of this batch.
-        let mut batch = lock(&self.unread).pop_front().unwrap_or_default();
+        let mut batch = self.unread.take_first();
         if let Some(error) = batch.failed.take() {
-            self.keep(batch);
+            self.unread.keep(batch);
             return Err(*error);
         }
         if batch.messages.is_empty() {
@@ -180,7 +152,7 @@ impl Subscription {
             match found.map_err(|error| object_error(py, &self.membership, error))? {
                 TakeOutcome::Messages => {}
                 TakeOutcome::Nothing => {
-                    self.keep(batch);
+                    self.unread.keep(batch);
                     if let Some(waiter) = self.waiter.get() {
                         waiter.arm(py, || subscription.may_receive())?;
                     }
@@ -190,30 +162,6 @@ impl Subscription {
             }
         }
         self.read_all(py, &subscription, batch, max_messages, accept)
-    }
-
-    /// Removes and returns up to `max_messages` messages that were put back.
-    #[cold]
-    fn take_returned(&self, max_messages: usize) -> Vec<Py<PyAny>> {
-        let mut returned = lock(&self.returned);
-        let count = max_messages.min(returned.len());
-        let taken = returned.drain(..count).collect();
-        self.has_returned.store(!returned.is_empty(), Relaxed);
-        taken
-    }
-
-    /// Puts a batch with unread messages before all others. Keeps the memory of any other batch for the next one.
-    fn keep(&self, mut batch: Batch) {
-        let mut unread = lock(&self.unread);
-        if !batch.is_empty() {
-            unread.push_front(batch);
-        } else if unread.is_empty() {
-            if batch.bytes.capacity() > MAX_KEPT {
-                batch.bytes = Vec::new();
-            }
-            batch.bytes.clear();
-            unread.push_back(batch);
-        }
     }
 
     /// Passes up to `max_messages` messages of a batch to `accept`, and keeps the rest, also behind a message that
@@ -232,7 +180,7 @@ impl Subscription {
         let class = match message::class(py) {
             Ok(class) => class,
             Err(error) => {
-                self.keep(batch);
+                self.unread.keep(batch);
                 return Err(error);
             }
         };
@@ -267,7 +215,7 @@ impl Subscription {
         if read > 0 {
             batch.failed = failed.take().map(Box::new);
         }
-        self.keep(batch);
+        self.unread.keep(batch);
         failed.map_or(Ok(read), Err)
     }
 }
@@ -308,9 +256,8 @@ impl Subscription {
             object,
             membership,
             subscription: Mutex::new(Some(subscription)),
-            unread: Mutex::default(),
-            returned: Mutex::default(),
-            has_returned: AtomicBool::new(false),
+            unread: UnreadBatches::default(),
+            returned: ReturnedObjects::default(),
             raises_ends,
             cut_off: Mutex::default(),
             waiter: OnceLock::new(),
@@ -350,7 +297,7 @@ impl Subscription {
         let subscription = self.subscription(py)?;
         let (mut batch, mut found) = (Batch::default(), TakeOutcome::Nothing);
         let waited = self.object.get().wait_in(py, ITEMS, timeout, |_| {
-            if self.has_returned.load(Relaxed) {
+            if self.returned.exist() {
                 return Ok(true);
             }
             if !subscription.may_receive() {
@@ -383,13 +330,7 @@ impl Subscription {
 
     /// Puts back messages that were taken and reached no caller. They are returned first.
     fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
-        {
-            let mut returned = lock(&self.returned);
-            for message in messages.into_iter().rev() {
-                returned.push_front(message.unbind());
-            }
-            self.has_returned.store(!returned.is_empty(), Relaxed);
-        }
+        self.returned.put_back(messages);
         if self.membership.is_here() {
             self.membership.wake_all_sets(); // Other threads of this process among them.
         }
@@ -408,10 +349,7 @@ impl Subscription {
     /// Returns True if there may be a message, or an end to raise: a hint that is right after the announcement of a
     /// sleep.
     fn may_receive(&self, py: Python<'_>) -> PyResult<bool> {
-        let is_left = lock(&self.unread)
-            .front()
-            .is_some_and(|batch| !batch.is_empty());
-        let is_left = is_left || self.has_returned.load(Relaxed);
+        let is_left = self.unread.exist() || self.returned.exist();
         Ok(is_left || self.subscription(py)?.may_receive())
     }
 
@@ -464,7 +402,7 @@ impl Subscription {
     /// Closes the subscription. Messages in place stay readable. Idempotent.
     fn close(&self, py: Python<'_>) {
         let subscription = lock(&self.subscription).take();
-        let unread = std::mem::take(&mut *lock(&self.unread));
+        let unread = self.unread.take_all();
         if let Some(waiter) = self.waiter.get() {
             waiter.close();
         }

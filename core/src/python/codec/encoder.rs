@@ -1,71 +1,15 @@
 //! `Encoder`: values to bytes, natively for values that MessagePack carries as they are.
 
-use crate::sync::lock;
-use pyo3::exceptions::{PyOverflowError, PyRecursionError, PyTypeError};
-use pyo3::ffi;
-use pyo3::prelude::*;
-use pyo3::types::{
-    PyDateTime, PyList, PyMemoryView, PyString, PyTime, PyTimeAccess, PyTuple, PyType, PyTzInfo,
-    PyTzInfoAccess,
-};
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use crate::python::codec::fields::FieldNames;
 use crate::python::codec::msgpack::outgoing_body::OutgoingBody;
 use crate::python::codec::msgpack::unsupported::Unsupported;
 use crate::python::codec::msgpack::writer::{Rules, Writer};
-use crate::python::codec::numpy::NumPy;
 use crate::python::codec::parcel::{ByteView, Parcel};
+use crate::python::codec::plain_checker::PlainChecker;
 use crate::python::support::buffer::copy_of;
-
-/// Kinds of types, by the addresses of the types, which are kept alive.
-type Types = HashMap<usize, (Py<PyType>, Kind)>;
-
-/// The check that decides if an instance of a type is plain.
-enum Kind {
-    /// No check: the codec carries the instance as it is.
-    Plain,
-    /// No check: the instance needs more than the codec.
-    NotPlain,
-    /// No check: the instance needs more than the codec, but the core itself writes the usual forms of the type.
-    Native,
-    /// A check of the fields.
-    Fields(Arc<Fields>),
-}
-
-/// Conditions under which an instance of a class with fields is plain.
-struct Fields {
-    /// Fields that the instance itself must have, because the codec does not ask the class.
-    own: FieldNames,
-    /// Fields whose values must be plain.
-    open: FieldNames,
-}
-
-/// An instance whose fields are still to be checked, which may run Python code.
-struct PendingInstance {
-    instance: Py<PyAny>,
-    fields: Arc<Fields>,
-    depth: u32,
-}
-
-/// The maximum nesting of arrays and maps on the wire, for which a reader has enough stack.
-const MAX_DEPTH: u32 = 500;
-/// The maximum number of cached types: more than a program has, unless it makes types at run time.
-const MAX_TYPES: usize = 4096;
-
-/// The reason for which a check does not find a value plain.
-enum Obstacle {
-    /// The value is nested deeper than the check goes.
-    TooDeep,
-    /// An object needs more than the codec.
-    NotPlain,
-    /// A type is not classified.
-    Unknown(*mut ffi::PyTypeObject),
-}
-
-type Check = Result<(), Obstacle>;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyMemoryView, PyTuple};
+use std::sync::atomic::AtomicBool;
 
 /// Returns a written body as bytes, or as a parcel if there are buffers.
 #[inline]
@@ -106,13 +50,9 @@ pub struct Encoder {
     encode_plain: Py<PyAny>,
     encode_value: Py<PyAny>,
     encode_values: Py<PyAny>,
-    is_plain: Py<PyAny>,
-    rules: Rules,
     /// True if the codec encodes every value.
     reference: bool,
-    types: Mutex<Types>,
-    /// The number of times that the cache was cleared.
-    changes: AtomicU64,
+    checker: PlainChecker,
 }
 
 impl Encoder {
@@ -125,7 +65,7 @@ impl Encoder {
         if self.reference {
             return Err(Unsupported);
         }
-        Ok(Writer::new(to, &self.rules))
+        Ok(Writer::new(to, &self.checker.rules))
     }
 
     /// Writes a value. Fails if the core cannot write a part of the value.
@@ -150,175 +90,6 @@ impl Encoder {
         values.iter().try_for_each(|value| writer.argument(value))
     }
 
-    /// Locks the cache of types.
-    fn types(&self) -> MutexGuard<'_, Types> {
-        lock(&self.types)
-    }
-
-    /// Checks that `value` is plain, provided that all instances which this adds to `pending` are. Runs no Python code,
-    /// so that nothing changes meanwhile.
-    #[inline]
-    fn check(
-        &self,
-        types: &Types,
-        value: *mut ffi::PyObject,
-        depth: u32,
-        pending: &mut Vec<PendingInstance>,
-    ) -> Check {
-        // SAFETY: `value` is alive, because the caller holds it or its container, and the GIL is held. The types are
-        // static, and the macros are used on objects of exactly their type.
-        unsafe {
-            let kind = ffi::Py_TYPE(value);
-            // A too large int is rare, and `encode_plain` raises the error.
-            if kind == &raw mut ffi::PyUnicode_Type
-                || kind == &raw mut ffi::PyLong_Type
-                || kind == &raw mut ffi::PyFloat_Type
-            {
-                return Ok(());
-            }
-            self.check_uncommon(types, kind, value, depth, pending)
-        }
-    }
-
-    /// Checks that `value` is plain, for all but the most common types; `kind` is its type.
-    unsafe fn check_uncommon(
-        &self,
-        types: &Types,
-        kind: *mut ffi::PyTypeObject,
-        value: *mut ffi::PyObject,
-        depth: u32,
-        pending: &mut Vec<PendingInstance>,
-    ) -> Check {
-        let is = |other: *mut ffi::PyTypeObject| kind == other;
-        // SAFETY: as in `check`.
-        unsafe {
-            if is(&raw mut ffi::PyBool_Type) || value == ffi::Py_None() {
-                return Ok(());
-            }
-            if is(&raw mut ffi::PyBytes_Type) {
-                let small = (ffi::PyBytes_Size(value) as usize) < self.rules.large;
-                return if small {
-                    Ok(())
-                } else {
-                    Err(Obstacle::NotPlain)
-                };
-            }
-            if depth == MAX_DEPTH {
-                return Err(Obstacle::TooDeep);
-            }
-            if is(&raw mut ffi::PyList_Type) {
-                for index in 0..ffi::PyList_GET_SIZE(value) {
-                    self.check(
-                        types,
-                        ffi::PyList_GET_ITEM(value, index),
-                        depth + 1,
-                        pending,
-                    )?;
-                }
-                return Ok(());
-            }
-            if is(&raw mut ffi::PyDict_Type) {
-                let mut position: ffi::Py_ssize_t = 0;
-                let mut key = std::ptr::null_mut();
-                let mut item = std::ptr::null_mut();
-                while ffi::PyDict_Next(value, &mut position, &mut key, &mut item) != 0 {
-                    self.check(types, key, depth + 1, pending)?;
-                    self.check(types, item, depth + 1, pending)?;
-                }
-                return Ok(());
-            }
-        }
-        match types.get(&kind.addr()) {
-            Some((_, Kind::Plain)) => Ok(()),
-            Some((_, Kind::NotPlain | Kind::Native)) => Err(Obstacle::NotPlain),
-            Some((_, Kind::Fields(fields))) => {
-                // SAFETY: as in `check`.
-                let instance =
-                    unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), value) }.unbind();
-                let fields = Arc::clone(fields);
-                pending.push(PendingInstance {
-                    instance,
-                    fields,
-                    depth,
-                });
-                Ok(())
-            }
-            None => Err(Obstacle::Unknown(kind)),
-        }
-    }
-
-    /// Runs a check, and repeats it until all types are classified. Returns the answer, or None if that depends on the
-    /// instances in `pending` alone. Raises RecursionError for a value that is nested too deep.
-    fn check_classified(
-        &self,
-        py: Python<'_>,
-        pending: &mut Vec<PendingInstance>,
-        check: impl Fn(&Types, &mut Vec<PendingInstance>) -> Check,
-    ) -> PyResult<Option<bool>> {
-        let before = pending.len();
-        loop {
-            let checked = check(&self.types(), pending);
-            match checked {
-                Ok(()) => return Ok(None),
-                // The value is pickled then, or pickling it raises the error.
-                Err(Obstacle::TooDeep) if self.rules.keeps_identity => return Ok(Some(true)),
-                Err(Obstacle::TooDeep) => {
-                    return Err(PyRecursionError::new_err(format!(
-                        "it contains itself, or lists and dicts are nested more than {MAX_DEPTH} deep"
-                    )));
-                }
-                Err(Obstacle::NotPlain) => return Ok(Some(false)),
-                Err(Obstacle::Unknown(kind)) => {
-                    pending.truncate(before);
-                    self.classify(py, kind)?;
-                }
-            }
-        }
-    }
-
-    /// Returns true if `check` finds only plain values.
-    fn all_plain(
-        &self,
-        py: Python<'_>,
-        check: impl Fn(&Types, &mut Vec<PendingInstance>) -> Check,
-    ) -> PyResult<bool> {
-        let mut pending = Vec::new();
-        match self.check_classified(py, &mut pending, check)? {
-            Some(answer) => Ok(answer),
-            None if pending.is_empty() => Ok(true),
-            None => self.are_plain(py, pending),
-        }
-    }
-
-    /// Returns true if these instances are plain, with all instances in them.
-    #[cold]
-    fn are_plain(&self, py: Python<'_>, mut pending: Vec<PendingInstance>) -> PyResult<bool> {
-        while let Some(PendingInstance {
-            instance,
-            fields,
-            depth,
-        }) = pending.pop()
-        {
-            let instance = instance.bind(py);
-            if !fields.own.all_in(instance) {
-                return Ok(false);
-            }
-            for value in fields.open.values_in(instance) {
-                let Some(value) = value? else { continue };
-                if is_plain_time(&value) {
-                    continue;
-                }
-                let check = |types: &Types, pending: &mut Vec<PendingInstance>| {
-                    self.check(types, value.as_ptr(), depth + 1, pending)
-                };
-                if let Some(answer) = self.check_classified(py, &mut pending, check)? {
-                    return Ok(answer);
-                }
-            }
-        }
-        Ok(true)
-    }
-
     /// Returns what `encode_plain` returns for `value` if that is plain, and what `otherwise` returns if not.
     fn encode_by<'py>(
         &self,
@@ -327,7 +98,7 @@ impl Encoder {
         otherwise: &Py<PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = value.py();
-        if plain && !self.rules.keeps_identity {
+        if plain && !self.checker.rules.keeps_identity {
             match self.encode_plain.bind(py).call1((value,)) {
                 Err(error) if error.is_instance_of::<PyOverflowError>(py) => {}
                 done => return done,
@@ -335,71 +106,6 @@ impl Encoder {
         }
         otherwise.bind(py).call1((value,))
     }
-
-    /// Makes the writer write arrays, or memoryviews, from now on if `kind` is that type.
-    fn note_written(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) {
-        if kind == &raw mut ffi::PyMemoryView_Type {
-            self.rules.views.store(true, Ordering::Relaxed);
-        } else if NumPy::known(py).is_some_and(|numpy| numpy.is_array(kind)) {
-            self.rules.arrays.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Asks `is_plain` for the kind of a type, and caches the answer.
-    fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
-        // SAFETY: the type of a living object lives; this takes a reference of its own.
-        let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
-        // Relaxed, here and in `forget`: the lock orders them.
-        let before = self.changes.load(Ordering::Relaxed);
-        let found = kind_of(&self.is_plain.bind(py).call1((&kind,))?)?;
-        let mut types = self.types();
-        if self.changes.load(Ordering::Relaxed) != before {
-            return Ok(()); // The type may have been registered meanwhile, and is classified again.
-        }
-        if matches!(found, Kind::Native) {
-            self.note_written(py, kind.as_type_ptr());
-        }
-        let mut dropped = HashMap::new();
-        if types.len() >= MAX_TYPES {
-            std::mem::swap(&mut *types, &mut dropped);
-        }
-        types.insert(kind.as_ptr().addr(), (kind.unbind(), found));
-        drop(types);
-        drop(dropped); // After the lock, because a destructor may run any code.
-        Ok(())
-    }
-}
-
-/// Returns true for a time that the codec carries as it is in a field: the codec would convert one of another zone to
-/// UTC.
-fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
-    let py = value.py();
-    let (zone, fold) = if let Ok(time) = value.cast_exact::<PyDateTime>() {
-        (time.get_tzinfo(), time.get_fold())
-    } else if let Ok(time) = value.cast_exact::<PyTime>() {
-        (time.get_tzinfo(), time.get_fold())
-    } else {
-        return false;
-    };
-    !fold && zone.is_none_or(|zone| PyTzInfo::utc(py).is_ok_and(|utc| zone.is(&*utc)))
-}
-
-/// Converts an answer of `is_plain`.
-fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    if answer.is_none() {
-        return Ok(Kind::Native);
-    }
-    if let Ok((own, open)) =
-        answer.extract::<(Vec<Bound<'_, PyString>>, Vec<Bound<'_, PyString>>)>()
-    {
-        let (own, open) = (FieldNames::new(&own)?, FieldNames::new(&open)?);
-        return Ok(Kind::Fields(Arc::new(Fields { own, open })));
-    }
-    Ok(if answer.is_truthy()? {
-        Kind::Plain
-    } else {
-        Kind::NotPlain
-    })
 }
 
 #[pymethods]
@@ -417,21 +123,19 @@ impl Encoder {
         reference: bool,
         whole: bool,
     ) -> Self {
+        let rules = Rules {
+            large,
+            large_array,
+            arrays: AtomicBool::new(false),
+            views: AtomicBool::new(false),
+            keeps_identity: whole,
+        };
         Encoder {
             encode_plain,
             encode_value,
             encode_values,
-            is_plain,
-            rules: Rules {
-                large,
-                large_array,
-                arrays: AtomicBool::new(false),
-                views: AtomicBool::new(false),
-                keeps_identity: whole,
-            },
             reference,
-            types: Mutex::new(HashMap::new()),
-            changes: AtomicU64::new(0),
+            checker: PlainChecker::new(is_plain, rules),
         }
     }
 
@@ -445,8 +149,8 @@ impl Encoder {
         if self.write(value, &mut written).is_ok() {
             return body_of(py, written);
         }
-        let plain = self.all_plain(py, |types, pending| {
-            self.check(types, value.as_ptr(), 0, pending)
+        let plain = self.checker.all_plain(py, |types, pending| {
+            self.checker.check(types, value.as_ptr(), 0, pending)
         })?;
         self.encode_by(value, plain, &self.encode_value)
     }
@@ -469,13 +173,13 @@ impl Encoder {
             return body_of(py, written);
         }
         let plain = if let Ok(values) = values.cast::<PyTuple>() {
-            self.all_plain(py, |types, pending| {
+            self.checker.all_plain(py, |types, pending| {
                 let mut values = values.as_slice().iter();
-                values.try_for_each(|item| self.check(types, item.as_ptr(), 0, pending))
+                values.try_for_each(|item| self.checker.check(types, item.as_ptr(), 0, pending))
             })?
         } else if values.is_exact_instance_of::<PyList>() {
-            self.all_plain(py, |types, pending| {
-                self.check(types, values.as_ptr(), 0, pending)
+            self.checker.all_plain(py, |types, pending| {
+                self.checker.check(types, values.as_ptr(), 0, pending)
             })?
         } else {
             return Err(PyTypeError::new_err("expected a tuple or a list of values"));
@@ -485,12 +189,6 @@ impl Encoder {
 
     /// Clears the cache of types, because a program has registered a type.
     fn forget(&self) {
-        let mut types = self.types();
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        self.rules.arrays.store(false, Ordering::Relaxed);
-        self.rules.views.store(false, Ordering::Relaxed);
-        let forgotten = std::mem::take(&mut *types);
-        drop(types);
-        drop(forgotten); // After the lock, because a destructor may run any code.
+        self.checker.forget();
     }
 }

@@ -6,4 +6,5 @@ pub(crate) mod items;
 pub(crate) mod msgpack;
 pub(crate) mod numpy;
 pub(crate) mod parcel;
+mod plain_checker;
 pub(crate) mod values;

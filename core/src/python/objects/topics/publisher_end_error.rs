@@ -37,8 +37,8 @@ impl PublisherEndError {
     pub(super) fn cut_off(publisher: EndedPublisher, reason: CutReason) -> Self {
         let why = match reason {
             CutReason::Lag => {
-                "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again with a \
-                 larger Disconnect(n), or with KeepLast(n)"
+                "has cut this subscriber off, which was too slow, and sends it nothing more: subscribe again and \
+                 read faster, or with a larger Disconnect(n), or with KeepLast(n)"
             }
             CutReason::Corruption => {
                 "has cut this subscriber off: a member has written where it must not"

@@ -36,7 +36,7 @@ async def test_a_call_with_one_result_is_written_then_awaited(client: Any) -> No
             await call.write(n)
         await call.done_writing()
         assert [await call.result(), await call.result()] == [90, 90]
-        with pytest.raises(shmrpc.LocalProtocolError, match="one result"):
+        with pytest.raises(shmrpc.LocalProtocolError, match="returns no stream: use"):
             await call.read()
 
 
@@ -46,7 +46,7 @@ async def test_items_to_read_alone(client: Any) -> None:
         assert [item async for item in call] == list(range(2, 1000))
         with pytest.raises(shmrpc.LocalProtocolError, match="takes no stream"):
             await call.write(1)
-        with pytest.raises(shmrpc.LocalProtocolError, match="no result"):
+        with pytest.raises(shmrpc.LocalProtocolError, match="returns a stream: use"):
             await call.result()
 
 

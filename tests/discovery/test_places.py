@@ -110,8 +110,7 @@ def test_workers_do_not_serve_where_they_cannot_be_passed_a_client(option: tuple
     done = cli_runner().invoke(main, ["serve", "absent.module:x", "--at", "memory://", *option])
     assert done.exit_code == 2
     assert (
-        "--at memory:// cannot be served by workers" in done.output
-        and "leave --workers and --reload away" in done.output
+        "--at memory:// cannot be served by workers" in done.output and "remove --workers and --reload" in done.output
     )
 
 

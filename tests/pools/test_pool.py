@@ -341,7 +341,7 @@ async def test_a_result_that_cannot_be_read_is_an_error_of_its_task_and_of_no_ot
     futures = [asyncio.wrap_future(pool.submit(tasks.counted, str(path), store, number)) for number in range(100)]
     told = await asyncio.gather(*futures, return_exceptions=True)
     assert isinstance(told[50], shmrpc.DecodeError)
-    assert re.match(r"counted\(\): the result cannot be read", str(told[50]))
+    assert re.match(r"counted\(\): the result cannot be decoded", str(told[50]))
     del told[50]
     assert told == [number for number in range(100) if number != 50]
     assert sorted(map(int, path.read_text().split())) == [*range(100)], "a task was run again"

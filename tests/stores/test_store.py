@@ -795,7 +795,10 @@ def test_a_proxy_is_pickled_as_where_it_lies(s: shmrpc.sync.Store, other: Member
     other.do("got[0]['new'] = 1; got[1].append(2); got[2].add(3)")
     assert s["it"] == {"list": [1, 2], "set": {1, 3}, "dict": {}, "new": 1}
     other.do("s.close(); del s, got")
-    with pytest.raises(RuntimeError, match=f"LocalProtocolError: .* of store '{OURS}' arrived, and .* open it"):
+    with pytest.raises(
+        RuntimeError,
+        match=f"LocalProtocolError: .* of store '{OURS}' arrived, and .* does not have the store open: first call ",
+    ):
         other.do(f"pickle.loads({sent[0]!r})")
 
 

@@ -97,7 +97,7 @@ def test_objects_are_those_of_all_handles(closed_first: int) -> None:
     for each in objects:
         with pytest.raises(shmrpc.LocalProtocolError, match="closed"):
             each.update(n=1)
-    with pytest.raises(shmrpc.LocalProtocolError, match="open it"):
+    with pytest.raises(shmrpc.LocalProtocolError, match="does not have the store open: first call"):
         pickle.loads(sent)
 
 

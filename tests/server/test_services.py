@@ -279,7 +279,9 @@ def test_a_program_ends_with_its_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=PATIENCE, env=environment)
     worker, how, *rest = ended.stdout.split()
-    assert (how, ended.stderr, ended.returncode) == ("ConnectionLost", "", 0), rest
+    # A busy machine may hold the loop while the pool starts.
+    errors = [line for line in ended.stderr.splitlines() if "blocked the server's event loop" not in line]
+    assert (how, errors, ended.returncode) == ("ConnectionLost", [], 0), rest
     assert eventually(lambda: not is_alive(int(worker)))
 
 

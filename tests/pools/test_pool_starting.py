@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shmrpc.pools.processesthon_process.py import start_python
 
 import shmrpc
-from shmrpc.pools.processes import fork_server_client
 from shmrpc.pools.processes.spawner import Spawner, SpawnSettings
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
@@ -362,14 +362,13 @@ def test_a_pool_that_is_closed_while_its_fork_server_is_started_starts_no_worker
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spawner = Spawner(SpawnSettings({}))
-    start = fork_server_client.start_python
 
     def start_and_stop(*arguments: Any) -> Any:
-        process = start(*arguments)
+        process = start_python(*arguments)
         spawner.stop()
         return process
 
-    monkeypatch.setattr(fork_server_client, "start_python", start_and_stop)
+    monkeypatch.setattr("shmrpc.pools.processes.fork_server_client.start_python", start_and_stop)
     try:
         with pytest.raises(OSError, match="the pool is closed"):
             spawner.spawn(0)

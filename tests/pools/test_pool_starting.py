@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shmrpc.pools.processesthon_process.py import start_python
 
 import shmrpc
+from shmrpc.pools.processes import fork_server_client
+from shmrpc.pools.processes.python_process import start_python
 from shmrpc.pools.processes.spawner import Spawner, SpawnSettings
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of

@@ -18,7 +18,7 @@ _JOURNEY: Final = frozenset({"type_name", "remote_traceback", "maybe_executed", 
 
 
 def _attribute_names(kind: type) -> Iterator[str]:
-    """Yield the names of the attributes that instances of an exception keep outside of ``__dict__``."""
+    """Yield the names of the slots of an exception class, and of the text attributes of some builtin base classes."""
     for each in kind.__mro__:
         yield from _ATTRIBUTES.get(each, ())
         slots = vars(each).get("__slots__", ())

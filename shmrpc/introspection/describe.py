@@ -92,6 +92,7 @@ def describe_service(service: Service) -> Description:
 
 
 def _describe_endpoint(endpoint: Endpoint, types: ClientTypes) -> EndpointDescription:
+    """Return the description of an endpoint, with types as ``types`` names them for clients."""
     signature, sent = endpoint.signature, _sent_types(endpoint)
     parameters = [
         ParameterDescription(
@@ -127,6 +128,7 @@ def _sent_types(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _endpoint_kind(*, streams: bool, streams_in: bool) -> EndpointKind:
+    """Return the kind of an endpoint whose result streams (``streams``) or whose arguments do (``streams_in``)."""
     if streams:
         return "bidirectional" if streams_in else "server stream"
     return "client stream" if streams_in else "unary"
@@ -170,6 +172,7 @@ def _type_texts(types: list[TypeDescription]) -> Iterable[str]:
 
 
 def _type_text(each: TypeDescription, only_sent: bool) -> str:
+    """Return the lines for one class; ``only_sent`` marks its form as the one that may be sent."""
     kind = f"{each.kind}, registered as {each.registered!r}" if each.registered is not None else each.kind
     if each.kind == "enum":
         return f"{each.type} ({kind}): {each.gives}"

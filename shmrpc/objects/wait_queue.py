@@ -135,7 +135,10 @@ class WaitQueue:
         self._serve()
 
     def _wake_up(self) -> None:
-        """Leave the wait set, because no task waits any longer."""
+        """Leave the wait set, because no task waits any longer.
+
+        Releases the slot if the object is closed. Otherwise the loop still listens to the doorbell for some time.
+        """
         if self._is_asleep and self._sleeper is not None:
             self._is_asleep = False
             try:
@@ -160,6 +163,7 @@ class WaitQueue:
             self._linger_timer = self._loop.call_later(_LINGER, self._end_linger, self._sleeps)
 
     def _stop_listening(self) -> None:
+        """Remove the doorbell from the loop, if it is there. Idempotent."""
         if self._is_listening and self._sleeper is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._sleeper.fileno())
         self._is_listening = False

@@ -37,6 +37,6 @@ class LoopYielder:
             await self._yield_to_loop()
 
     def _on_loop_ran(self) -> None:
-        """End the budget, because the loop has run."""
+        """End the budget. The loop calls this method in its next iteration."""
         self._has_budget = False
         self._budget.end()

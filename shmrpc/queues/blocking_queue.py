@@ -34,7 +34,8 @@ _T = TypeVar("_T")
 class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
-    Any number of threads may use it. ``for`` gets items until the queue is shut down and empty.
+    Any number of threads may use it. ``for`` gets items until the queue is shut down and empty. Waits raise the errors
+    of :class:`shmrpc.Queue`.
     """
 
     def put(self, item: Any, block: bool | float | None = True, timeout: float | None = None) -> None:
@@ -170,6 +171,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
     def _claims(self, prefetch: int, lease: float) -> Iterator[Claim]:
+        """Yield claims until the queue is shut down and empty; wait while too many claims are outstanding.
+
+        Warns if such a wait lasts, because a claim may be forgotten.
+        """
         changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         wake = functools.partial(changes.put, None)
         outstanding = OutstandingClaims(prefetch, lease, wake)
@@ -242,6 +247,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         self.put(value, timeout=timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
+        """Wait for memory, and return it.
+
+        Raises QueueFull and WaitStopped, and QueueBusy if a stopped process blocks it.
+        """
         reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:
             raise wait_stopped_error(self._object)

@@ -119,6 +119,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
     async def _claims(self, prefetch: int, lease: float) -> AsyncIterator[Claim]:
+        """Yield claims until the queue is shut down and empty; wait while too many claims are outstanding.
+
+        Warns if such a wait lasts, because a claim may be forgotten.
+        """
         loop, changed = running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -187,6 +191,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
+        """Wait for memory, and return it. Raises QueueFull and WaitStopped."""
         reservation = self._native.reserve_now(size, body)
         if reservation is None:
             reserve = functools.partial(self._native.reserve_now, size, body)
@@ -196,6 +201,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return reservation
 
     async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
+        """Put what was reserved, after waiting for room if there is none."""
         if not reservation.put_now():
             await self._put_when_room(reservation, timeout)
 

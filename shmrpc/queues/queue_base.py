@@ -104,7 +104,7 @@ class QueueBase(NotConstructible, Handle):
     @classmethod
     @closes_on_error
     def _wrap(cls, shared_object: _core.SharedObject, codec: CodecName = "msgspec") -> Self:
-        """Make a handle of a queue that this process has opened."""
+        """Make a handle of a queue that this process has opened. Logs a warning if items are lost."""
         handle = super()._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values

@@ -117,7 +117,10 @@ def batch_of_any(service: str, endpoints: Sequence[ServedEndpoint], runner: Call
 
 
 def _run(runner: CallRunner, name: str, read: Callable[[Body], _Batch]) -> RunRequest:
-    """Return the handler that runs the batches which ``read`` decodes. ``name``: the endpoint for messages."""
+    """Return the handler that runs the batches which ``read`` decodes. It queues requests while the limits are reached.
+
+    ``name``: the endpoint for messages.
+    """
 
     def run(body: Body, client: ServedClient, call_id: int) -> Body | None:
         if runner.limiter.is_full(client):
@@ -211,7 +214,7 @@ def _call_one(runner: CallRunner, in_flight: InFlightCall, prepare: Callable[...
 
 
 async def _gather(runner: CallRunner, in_flight: InFlightCall, batch: _Batch, describe: _Describe) -> _Outcomes:
-    """Run each call in its own task; return the outcomes."""
+    """Run each call in its own task, at most ``max_per_client`` at once; return the outcomes."""
     places = asyncio.Semaphore(runner.limiter.max_per_client)
 
     async def one(parts: Sequence[Any]) -> Any:

@@ -85,7 +85,7 @@ class CallLimiter:
         )
 
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
-        """Queue a call. Raises CallRejected if too many calls wait.
+        """Queue a call. Raises CallRejected if too many calls wait, or too many bytes of this client.
 
         A client with less than its fair share of the queue displaces the newest waiting call of the client with the
         most.

@@ -110,16 +110,16 @@ class CallRunner:
         return None
 
     def close(self) -> None:
-        """Start no further calls."""
+        """Start no further calls, expire no deadlines, and log the counts of failures that were not logged."""
         self._eager.close()
         self.deadlines.close()
         self.executors.close()
         self.failure_log.close()
 
     def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> InFlightCall:
-        """Return the call that a header describes. Raises CallRejected for a passed deadline or invalid metadata.
+        """Make the call that a header describes the current one, and return it. ``size``: bytes of the request.
 
-        ``size``: bytes of the request.
+        Raises CallRejected for a passed deadline or invalid metadata.
         """
         if header.deadline is not None:
             check_deadline(endpoint, header.deadline)
@@ -251,7 +251,8 @@ class CallRunner:
     ) -> None:
         """Send and log a failure. ``in_flight``: the call; None for the request that is being handled.
 
-        Closes the connection instead if the client does not read its replies.
+        Only logs the rejection of a one-way call. Closes the connection instead if the client does not read its
+        replies.
         """
         if isinstance(error, CallRejected) and error.one_way:
             self.failure_log.log_one_way(client.service, "", error)
@@ -308,7 +309,10 @@ class CallRunner:
             in_flight.is_expired = True
 
     def report_blocking(self, service: str, endpoint: str, seconds: float) -> None:
-        """Log that an endpoint has blocked the event loop for ``seconds``, once for each endpoint."""
+        """Log that an endpoint has blocked the event loop for ``seconds``, once for each endpoint.
+
+        Does nothing if the server does not log such endpoints.
+        """
         name = f"{service}.{endpoint}"
         if self._logs_blocking and name not in self._reported:
             self._reported.add(name)

@@ -69,7 +69,7 @@ class Dispatcher:
         self.listener.begin(self._add_client, self._remove_client)
 
     def _add_client(self, peer: Peer) -> ServedClient:
-        """Return a new client for a connected peer."""
+        """Record and return a new client for a connected peer."""
         client = ServedClient(peer, self._service.name, self._names, self._state, self._serving)
         self.clients.add(client)
         return client
@@ -86,7 +86,7 @@ class Dispatcher:
         self.listener.drain()
 
     def close(self) -> None:
-        """Stop at once: abandon the calls, and close the connections."""
+        """Stop at once: abandon the calls, except for one-way calls, and close the connections."""
         for client in self.clients:
             self._runner.abandon_calls(client)
         self.listener.close("the server stopped")

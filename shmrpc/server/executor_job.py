@@ -29,7 +29,10 @@ class Job:
             self._over.set_result(None)
 
     async def ended(self) -> None:
-        """Wait until the job has run, or was cancelled before it began."""
+        """Wait until the job has run, or was cancelled before it began.
+
+        Call this only while no task waits in result().
+        """
         if not self._future.done():
             over = self._over = self._loop.create_future()
             await over

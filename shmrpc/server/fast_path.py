@@ -81,7 +81,8 @@ def _run_coroutine(
 ) -> RunRequest:
     """Return a handler that calls an ``async def`` and encodes the result, if it ends without suspending.
 
-    ``timed``: True for requests with a deadline before the arguments.
+    The handler queues requests while the limits are reached. ``timed``: True for requests with a deadline before the
+    arguments.
     """
     encode, last_result, limiter = runner.codec.encode, runner.last_result, runner.limiter
 

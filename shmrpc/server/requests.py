@@ -42,7 +42,7 @@ def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
 
 
 def header_request_reader(signature: Signature, codec: Codec, decoders: ArgumentDecoders) -> ReadRequest:
-    """Return a decoder of CALL_WITH bodies.
+    """Return a decoder of CALL_WITH bodies, which drops the buffers of the body at the end.
 
     The decoder raises CallRejected for an invalid body, with ``one_way`` set if the header has it.
     """

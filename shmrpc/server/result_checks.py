@@ -28,7 +28,10 @@ class EncodedResult(msgspec.Struct, eq=False):
 
 
 def encode_rejection(name: str, result: Any, error: Exception) -> Exception:
-    """Return the rejection of a result whose encoding raised ``error``; return an error of a signal handler itself."""
+    """Return the rejection of a result whose encoding raised ``error``; return an error of a signal handler itself.
+
+    Closes a result that is a coroutine.
+    """
     if not is_unsendable(error, (Exception,)):
         return error
     if inspect.iscoroutine(result):

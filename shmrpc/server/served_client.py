@@ -58,7 +58,7 @@ class InFlightCall(msgspec.Struct, eq=False):
 
     @property
     def unsent_metadata(self) -> Metadata:
-        """Metadata that the handler has set and that was not sent.
+        """Entries of the handler's metadata that were not sent, or were sent with another value.
 
         Raises CallRejected for invalid metadata.
         """
@@ -139,7 +139,10 @@ class ServedClient:
         self.waiting_bytes = 0
 
     def use_tables(self, tables: DispatchTables) -> None:
-        """Dispatch further requests of the client by other tables."""
+        """Dispatch further requests of the client by other tables.
+
+        If these have no handlers of the core, the core handles no further requests of the client.
+        """
         self.tables = tables
         if tables.handlers is None and self.serving is not None:
             self.serving.close()

@@ -116,7 +116,10 @@ def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
 
 
 def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
-    """Return the iterable that a streaming endpoint has returned. Raises CallRejected for any other value."""
+    """Return the iterable that a streaming endpoint has returned. Raises CallRejected for any other value.
+
+    Closes a coroutine.
+    """
     if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
         return iter(result) if in_thread else result
     if isinstance(result, AsyncIterable) and not in_thread:

@@ -39,7 +39,7 @@ def slow_path_handlers(endpoint: ServedEndpoint, runner: CallRunner) -> dict[int
 def _run(runner: CallRunner, endpoint: ServedEndpoint, read: ReadRequest, *, has_header: bool = False) -> RunRequest:
     """Return a handler that decodes a request with ``read``, runs the call, and returns its reply.
 
-    ``has_header``: True for CALL_WITH requests.
+    The handler queues requests while the limits are reached. ``has_header``: True for CALL_WITH requests.
     """
     limiter, signature = runner.limiter, endpoint.signature
 

@@ -41,6 +41,10 @@ def check_interceptors(interceptors: Iterable[Any], *, plain: bool = False) -> t
 
 
 def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
+    """Raise TypeError unless an interceptor is a function of a call, and no generator or coroutine function.
+
+    ``plain``: True if it must return a plain context manager, False for an asynchronous one; only the advice differs.
+    """
     decorator = "contextlib.contextmanager" if plain else "contextlib.asynccontextmanager"
     what = f"interceptor {interceptor!r}: expected a function of the call that returns a context manager"
     if not callable(interceptor):

@@ -19,7 +19,8 @@ _TIMES: Final = frozenset({datetime.date, datetime.time, datetime.datetime, date
 def plain_equivalent(key: Any) -> Any:
     """Return the int, float, bool, str or bytes that equals a key, or else the key itself.
 
-    Raises TypeError for a key whose class has its own comparison.
+    Raises TypeError for a key whose class has its own comparison, for a signaling NaN, and for a NumPy scalar that
+    equals no plain value.
     """
     kind = type(key)
     if kind is decimal.Decimal:
@@ -37,7 +38,10 @@ def plain_equivalent(key: Any) -> Any:
 
 
 def _plain_decimal(key: decimal.Decimal) -> Any:
-    """Return the int or float that equals a Decimal, or else the Decimal itself."""
+    """Return the int or float that equals a Decimal, or else the Decimal itself.
+
+    Raises TypeError for a signaling NaN.
+    """
     if not key.is_finite():
         hash(key)  # Raises Python's error for a signaling NaN.
         return float(key)

@@ -138,6 +138,7 @@ def unsupported_error(value: Any) -> TypeError:
 
 
 def _refuse(value: Any, context: EncodeContext) -> Any:
+    """Raise the error, with advice, for a value that a store cannot hold."""
     raise unsupported_error(value)
 
 
@@ -168,6 +169,7 @@ class _ExactEncoder(ValueEncoder):
         registry.on_change(self.forget)
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
+        """Return the writer for a value that is read back equal, otherwise one that raises an error with advice."""
         if registry.entry_of(kind) is not None or kind in self._exact:
             return super()._writer_for(value, kind)
         if issubclass(kind, enum.Enum):
@@ -180,6 +182,7 @@ class _ExactEncoder(ValueEncoder):
         return _write_derived if builtin_base(kind) is not None else _refuse
 
     def _bases(self) -> Iterator[tuple[type, Writer, Callable[[type], bool]]]:
+        """Yield the base classes of extensions without Enum, whose members stores write by name."""
         return (each for each in super()._bases() if each[0] is not enum.Enum)
 
 

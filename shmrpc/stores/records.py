@@ -226,6 +226,10 @@ class _ClassProxy(SharedContainer):
     _shared_class: SharedClass
 
     def _address(self) -> tuple[int, int, int, int]:
+        """Return the type, class number, place and identity.
+
+        Raises LocalProtocolError while the class is new in a transaction that is not committed.
+        """
         return (
             RECORD_TYPE,
             cast(_StoreContext, self._store_context).converter.committed_class_number(self._shared_class),

@@ -120,6 +120,10 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
         return cast(list[Any], self._range(0, _END)[index])
 
     def _set_slice(self, index: Any, values: Iterable[Any]) -> None:
+        """Replace the items of a slice in one transaction.
+
+        Raises ValueError if an extended slice has another length.
+        """
         _check_slice(index)
         values = list(values)
         with self._store_context.transaction():
@@ -136,6 +140,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
                 self[position] = value
 
     def _delete_slice(self, index: Any) -> None:
+        """Delete the items of a slice in one transaction."""
         _check_slice(index)
         with self._store_context.transaction():
             start, stop, step = index.indices(len(self))

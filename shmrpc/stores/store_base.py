@@ -77,7 +77,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
 
     @classmethod
     def _make(cls, shared_object: _core.SharedObject, busy_timeout: float, context: StoreContext) -> Self:
-        """Make a handle whose objects have this context."""
+        """Make a handle with this context, and let the context use the StoreRef of the handle."""
         store = _core.Store.__new__(cls, shared_object, context, busy_timeout)
         context._store_ref = context.converter.store_ref = store._store_ref
         store._bind(shared_object)
@@ -228,7 +228,10 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         files.write(Path(path), classes, values)
 
     def _load_from(self, path: str | os.PathLike[str]) -> None:
-        """Load a file as :meth:`shmrpc.Store.load` does, and block this thread meanwhile."""
+        """Load a file as :meth:`shmrpc.Store.load` does, and block this thread meanwhile.
+
+        Raises DecodeError if the file is damaged, or a class has other fields in the store.
+        """
         from shmrpc.stores import files
 
         classes, values = files.read(Path(path))

@@ -56,6 +56,7 @@ class StoreHandle(Handle):
         return "another transaction has not ended"
 
     def _describe_holders(self) -> str:
+        """Return a text that names the process within the transaction; an empty text if there is none."""
         holder = self._holder()
         if not holder:
             return ""

@@ -92,7 +92,7 @@ class ValueConverter:
         return "packed", self._pack_value(value)
 
     def _describe_array(self, numpy: Any, array: Any) -> tuple[Any, ...]:
-        """Return a NumPy array in the form of convert()."""
+        """Return a NumPy array in the form of convert(). Raises EncodeError for a dtype that cannot be described."""
         try:
             described = dtypes.encode(array.dtype)
         except TypeError as error:
@@ -181,7 +181,8 @@ class ValueConverter:
     def unpack(self, body: bytes) -> Any:
         """Return the value of packed or pickled bytes.
 
-        Raises DecodeError if the bytes cannot be read, and LocalProtocolError for a pickle without pickle=True.
+        Raises DecodeError if packed bytes cannot be read, any error of unpickling, and LocalProtocolError for a pickle
+        without pickle=True.
         """
         if body[:1] == _PICKLED:
             if not self._may_pickle:
@@ -192,21 +193,30 @@ class ValueConverter:
         return self.unpack_value(body[1:])
 
     def make_instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Make a plain instance of the class with this number."""
+        """Make a plain instance of the class with this number.
+
+        Raises DecodeError and ValueError for an unknown class.
+        """
         return self._class_with_number(number).make_instance(fields, extra)
 
     def copy_buffer(self, description: bytes, data: bytes) -> Any:
-        """Make a bytearray, array or tensor with a copy of a buffer's bytes."""
+        """Make a bytearray, array or tensor with a copy of a buffer's bytes. Raises DecodeError."""
         if description[:1] == b"b":
             return bytearray(data)
         return self._make_array(description, bytearray(data))
 
     def record_class(self, number: int) -> Any:
-        """Return the class of the proxies for instances of the class with this number."""
+        """Return the class of proxies for the class with this number.
+
+        Raises DecodeError and ValueError for an unknown one.
+        """
         return self._class_with_number(number).proxy_class
 
     def view_buffer(self, store_ref: _core.StoreRef, at: int, identity: int) -> Any:
-        """Return a view of a buffer: a memoryview, array or tensor of the shared memory."""
+        """Return a view of a buffer: a memoryview, array or tensor of the shared memory. Raises DecodeError.
+
+        A tensor of a read-only buffer is a copy.
+        """
         pinned, description = _core.Proxy(store_ref, at, identity)._pin()
         if description[:1] == b"b":
             return memoryview(pinned)

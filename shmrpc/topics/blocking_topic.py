@@ -58,12 +58,17 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
         self.publish(value, timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
+        """Wait for memory, and return it; None if the core copies the value instead.
+
+        Raises TopicFull and WaitStopped.
+        """
         records = self._native.reserve(size, body)
         if records is not None and not records.reserve_now():
             self._wait_for_room(records, records.wait_reserved, timeout)
         return records
 
     def _commit(self, reservation: _core.PendingRecords, timeout: float | None) -> None:
+        """Publish what was reserved, after waiting for room. Raises TopicFull and WaitStopped."""
         if not reservation.publish_now():
             self._publish(reservation, timeout)
 

@@ -84,12 +84,17 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
         await self.publish(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
+        """Wait for memory, and return it; None if the core copies the value instead.
+
+        Raises TopicFull and WaitStopped.
+        """
         records = self._native.reserve(size, body)
         if records is not None and not records.reserve_now():
             await self._wait_for_room(records, records.reserve_or_sleep, timeout)
         return records
 
     async def _commit(self, reservation: _core.PendingRecords, timeout: float | None) -> None:
+        """Publish what was reserved, after waiting for room. Raises TopicFull and WaitStopped."""
         if not reservation.publish_now():
             await self._publish(reservation, timeout)
 
@@ -99,6 +104,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
             await self._wait_queue(ROOM, WaitQueue).wait(self._native.attaching().is_over, undo_nothing, ATTACH_TIMEOUT)
 
     async def _await_open(self) -> Self:
+        """Wait as _attach() does, and return this handle."""
         await self._attach()
         return self
 

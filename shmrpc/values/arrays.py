@@ -71,6 +71,7 @@ def _write_of_class(value: Any, context: EncodeContext) -> Ext:
 
 
 def _write_scalar(value: Any, context: EncodeContext) -> Ext:
+    """Return the extension of a NumPy scalar. Raises TypeError for a dtype that cannot be described."""
     dtype = dtypes.encode(value.dtype)
     # An empty str has a dtype of no bytes, but ``tobytes`` returns some.
     payload = [dtype, value.tobytes()[: value.dtype.itemsize]]
@@ -115,6 +116,7 @@ def _read_of_class(payload: Any, context: DecodeContext) -> Any:
 
 
 def _read_scalar(payload: Any, context: DecodeContext) -> Any:
+    """Return a NumPy scalar. Raises ValueError for data that does not fit the dtype."""
     np: Any = library("numpy", "a NumPy scalar")
     encoded, data, *twin = payload
     dtype = dtypes.build(np, encoded)
@@ -191,6 +193,7 @@ def without_scalars(value: Any) -> Any:
 
 
 def _without_scalars(value: Any, scalar: type) -> Any:
+    """Return a value with Python's numbers for instances of ``scalar``, in builtin containers too; the same if none."""
     if isinstance(value, scalar):
         return value.item()  # type: ignore[attr-defined]
     kind = type(value)

@@ -27,12 +27,14 @@ _blocks: Final[dict[int, Block]] = {}
 
 
 def _write_buffer(value: Any, context: EncodeContext) -> Ext:
+    """Return the extension of an Arrow buffer. Raises TypeError for a buffer outside the CPU's memory."""
     if not value.is_cpu:
         raise TypeError("an Arrow buffer that is not in the CPU's memory cannot be sent: copy it there first")
     return Ext(ARROW_BUFFER, context.pack(_encode_data(value, value, context)))
 
 
 def _read_buffer(payload: Any, context: DecodeContext) -> Any:
+    """Return an Arrow buffer over the data; the same one each time for the same buffer of the parcel."""
     pa = _import_pyarrow("an Arrow buffer")
     return context.once(ARROW_BUFFER, payload, lambda data: _wrap_buffer(pa, data))
 
@@ -61,6 +63,7 @@ def _write_ipc_stream(value: Any) -> Any:
 
 
 def _write_value(pa: Any, sink: Any, value: Any) -> None:
+    """Write a batch or a table to ``sink`` as an IPC stream."""
     with pa.ipc.new_stream(sink, value.schema) as writer:
         writer.write(value)
 
@@ -105,6 +108,7 @@ def _stream_extension(
 
 
 def _first_batch(stream: Any) -> Any:
+    """Return the next batch of a stream. Raises ValueError if there is none."""
     batch = next(stream, None)
     if batch is None:
         raise ValueError("there is no batch in the stream")
@@ -146,6 +150,7 @@ def _wrap_buffer(pa: Any, data: Data) -> Any:
 
 
 def _forget_block(address: int, block: Block) -> None:
+    """Remove a block from the table, unless another block has its address now."""
     if _blocks.get(address) is block:
         del _blocks[address]
 

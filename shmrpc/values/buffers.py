@@ -33,11 +33,13 @@ def _write_bytes(value: bytes, context: EncodeContext) -> Any:
 
 
 def _write_bytearray(value: bytearray, context: EncodeContext) -> Ext:
+    """Return the extension of a bytearray. The bytes of a large one go beside the body."""
     data = bytes(value) if len(value) < LARGE else context.place(value, value)
     return Ext(BYTEARRAY, context.pack(data))
 
 
 def _write_memoryview(value: memoryview, context: EncodeContext) -> Ext:
+    """Return the extension of a memoryview. Raises TypeError for a format that cannot be sent."""
     form = _native_format(value.format)
     if form is None:
         raise TypeError(f"a memoryview of format {value.format!r} cannot be sent: .cast('B') makes bytes of it")
@@ -73,6 +75,7 @@ def _native_format(form: str) -> str | None:
 
 
 def _write_array(value: array.array[Any], context: EncodeContext) -> Ext:
+    """Return the extension of an array of the standard library. The bytes of a large one go beside the body."""
     size = len(value) * value.itemsize
     data = value.tobytes() if size < LARGE else context.place(value, memoryview(value).cast("B"))
     return Ext(ARRAY, context.pack([value.typecode, data]))
@@ -92,6 +95,7 @@ def _read_memoryview(payload: Any, context: DecodeContext) -> memoryview[Any]:
 
 
 def _read_array(payload: Any, context: DecodeContext) -> array.array[Any]:
+    """Return an array with a copy of the data. Raises ValueError for an unknown typecode."""
     typecode, place = payload
     if not (isinstance(typecode, str) and typecode in _TYPECODES):
         raise ValueError(f"{typecode!r} is not a typecode")

@@ -196,6 +196,10 @@ class DeclaredTypes:
         return kind
 
     def _translate_union(self, kind: Any, args: tuple[Any, ...], instances: bool) -> Any:
+        """Return the union if msgspec can convert it as it is; otherwise a stand-in for all its members but None.
+
+        Raises TypeError if msgspec cannot combine the members that need no stand-in.
+        """
         members = [each for each in args if each is not type(None)]
         translated = [self._translate(each, instances) for each in members]
         if all(a is b for a, b in zip(members, translated, strict=True)) and _is_known(kind):

@@ -62,7 +62,10 @@ class DecodeContext:
         return DecodeContext(self._readers, self._unpack, self.pickled, buffers, {}, owns=self.owns)
 
     def hook(self, code: int, data: Any) -> Any:
-        """Decode an extension. Raises one of UNREADABLE if it is invalid."""
+        """Decode an extension; return an Ext for an unknown code.
+
+        Raises one of UNREADABLE if the extension is invalid.
+        """
         reader = self._readers.get(code)
         if reader is None:
             return Ext(code, bytes(data))
@@ -89,7 +92,11 @@ class DecodeContext:
         return self._inner_hook
 
     def data(self, reference: Any) -> Data:
-        """Return data of a payload: bytes themselves, or the buffer of an index. Raises an error for anything else."""
+        """Return data of a payload: bytes themselves, or the buffer of an index.
+
+        Raises TypeError for anything else, ValueError for an index out of range, and DecodeError for a body without
+        buffers.
+        """
         if type(reference) is bytes:
             return reference
         if type(reference) is not int:

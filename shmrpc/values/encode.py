@@ -95,6 +95,7 @@ class ValueEncoder:
         """Return the bytes of the plain value that ``plain(context, value)`` returns, and the buffers beside them.
 
         ``make`` creates the context. If fields turn out to hold values that are not plain, starts again, thoroughly.
+        Raises one of UNSENDABLE.
         """
         try:
             context = make(self._writers, self.classify, self._pack, self._pickled, False)
@@ -136,7 +137,7 @@ class ValueEncoder:
         self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
-        """Return the writer for the type of a value, and cache it."""
+        """Return the writer for the type of a value, and cache it. Clears a full cache first."""
         kind, changes = type(value), self._changes
         if len(self._writers) >= _MAX_TYPES:
             self.forget()

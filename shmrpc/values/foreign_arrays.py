@@ -192,11 +192,16 @@ def _write(value: Any, context: EncodeContext) -> Ext:
 
 
 def _raise_refused(kind: type, why: str, remedy: str = "send an array of NumPy's") -> NoReturn:
+    """Raise the TypeError, with advice, for an array that cannot be sent."""
     name = kind.__name__
     raise TypeError(f"a {name} cannot be sent: {why}; {remedy}, or shmrpc.register({name}, encode, decode)") from None
 
 
 def _read(payload: Any, context: DecodeContext) -> ForeignArray:
+    """Return an array with the name of its class. Raises ValueError for an invalid payload.
+
+    Raises NeedsDeclaredType unless the caller decodes for a declared type.
+    """
     np = sys.modules.get("numpy")
     name, array = payload
     if type(name) is not str or np is None or type(array) is not np.ndarray:

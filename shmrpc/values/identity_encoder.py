@@ -88,6 +88,7 @@ class IdentityEncoder(ValueEncoder):
     def _pack_value(
         self, value: Any, plain: Callable[[Any, Any], Any], make: type[EncodeContext]
     ) -> tuple[bytes, list[Any]]:
+        """Pack the values; if one of them cannot be packed, pickle each of them. ``make`` is not used."""
         try:
             return super()._pack_value(value, plain, _IdentityContext)
         except Exception as error:
@@ -96,6 +97,10 @@ class IdentityEncoder(ValueEncoder):
         return super()._pack_value(value, plain, _PickleContext)  # A pickle can hold a str with lone surrogates.
 
     def _writer_for(self, value: Any, kind: type) -> Writer:
+        """Return the writer for a type, which records a mutable object first.
+
+        A class that is registered without converters is pickled, and a pickle is not recorded.
+        """
         entry = registry.entry_of(kind)
         if entry is not None and not isinstance(entry, registry.Custom):
             return write_pickle  # A pickle names the class; a worker that has not registered it would get a dict.

@@ -28,6 +28,7 @@ def _write(value: dict[Any, Any], context: EncodeContext) -> Ext:
 
 
 def _write_defaultdict(value: collections.defaultdict[Any, Any], context: EncodeContext) -> Ext:
+    """Return the extension of a defaultdict. Raises TypeError for a factory that cannot be sent."""
     factory = value.default_factory
     if factory is not None and factory not in _FACTORIES:
         raise TypeError(f"a defaultdict whose factory is {factory!r:.80} cannot be sent: send dict(value)")
@@ -36,6 +37,10 @@ def _write_defaultdict(value: collections.defaultdict[Any, Any], context: Encode
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
+    """Return a dict of ``collections``.
+
+    Raises TypeError, ValueError, KeyError or AttributeError for an invalid payload.
+    """
     kind, items, *factory = payload
     if not isinstance(items, dict):
         raise TypeError(f"expected a map, got {type(items).__name__}")

@@ -69,6 +69,10 @@ def store_not_open(name: str) -> LocalProtocolError:
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
+    """Return the proxy of a container. Raises ValueError for an invalid payload.
+
+    Raises LocalProtocolError if this process does not have the store open.
+    """
     name, *place = payload
     if type(name) is not str or [type(each) for each in place] != [int] * 4 or min(place) < 0:
         raise ValueError("expected the name of a store and four integers")

@@ -53,6 +53,7 @@ class _Enum(Entry):
         return context.extension(ENUM, [self.name, value.name, value.value])
 
     def make(self, name: Any, value: Any) -> Any:
+        """Return the member with this name, or else with this value. Raises ValueError if there is neither."""
         found = self.cls.__members__.get(name)
         return self.cls(value) if found is None else found
 
@@ -61,6 +62,7 @@ class _Object(Entry):
     """Registered class whose fields travel."""
 
     def write(self, value: Any, context: EncodeContext) -> Ext:
+        """Return the extension with the fields that the instance has, without those that are ``UNSET``."""
         items = {field: getattr(value, field, _MISSING) for field in self.fields}
         present = {field: item for field, item in items.items() if item is not _MISSING and item is not msgspec.UNSET}
         return context.extension(OBJECT, [self.name, present])
@@ -74,6 +76,10 @@ class _Dataclass(_Object):
     fields = functools.cached_property(lambda self: tuple(field.name for field in dataclasses.fields(self.cls)))
 
     def make(self, fields: dict[str, Any]) -> Any:
+        """Return an instance, without calling ``__init__``.
+
+        Raises ValueError if a field without a default is missing.
+        """
         made: Any = object.__new__(self.cls)
         for field in dataclasses.fields(self.cls):
             if field.name in fields:
@@ -94,6 +100,10 @@ class _Struct(_Object):
     fields = functools.cached_property(lambda self: self.cls.__struct_fields__)
 
     def make(self, fields: dict[str, Any]) -> Any:
+        """Return an instance with these fields, even if ``__post_init__`` changes them.
+
+        Raises TypeError for a missing field.
+        """
         known = {field: fields[field] for field in self.fields if field in fields}
         made = self.cls(**known)
         if hasattr(self.cls, "__post_init__"):  # __post_init__ may have changed the fields.
@@ -106,6 +116,7 @@ class _NamedTuple(_Object):
     fields = functools.cached_property(lambda self: self.cls._fields)
 
     def make(self, fields: dict[str, Any]) -> Any:
+        """Return an instance. Raises KeyError if a field without a default is missing."""
         defaults = self.cls._field_defaults
         return tuple.__new__(self.cls, [fields[f] if f in fields else defaults[f] for f in self.fields])
 

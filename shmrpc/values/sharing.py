@@ -98,6 +98,7 @@ def writable(value: Any) -> Any:
 
 
 def _writable_array(value: Any) -> Any:
+    """Return a writable array itself, another one over its shared block, or a copy if it has no block."""
     if value.flags.writeable:
         return value
     block = block_of(value)
@@ -110,6 +111,10 @@ def _writable_array(value: Any) -> Any:
 
 
 def _writable_view(value: memoryview) -> memoryview:
+    """Return a writable view itself, another one over its shared block, or over a copy if it has no block.
+
+    Raises TypeError for a view of a block with gaps.
+    """
     if not value.readonly:
         return value
     block = block_of(value)

@@ -66,6 +66,7 @@ def write_integer(value: int, context: EncodeContext) -> Any:
 
 
 def _read_complex(payload: Any, context: DecodeContext) -> complex:
+    """Return a complex number. Raises TypeError unless both parts are floats."""
     real, imaginary = payload
     return complex(_check_type(real, float), _check_type(imaginary, float))
 
@@ -124,11 +125,13 @@ def _time_reader(kind: Any) -> Reader:
 
 
 def _read_timedelta(payload: Any, context: DecodeContext) -> datetime.timedelta:
+    """Return a timedelta. Raises TypeError unless its three parts are integers."""
     days, seconds, microseconds = payload
     return datetime.timedelta(_check_type(days, int), _check_type(seconds, int), _check_type(microseconds, int))
 
 
 def _write_tzinfo(value: datetime.tzinfo, context: EncodeContext) -> Ext:
+    """Return the extension of a zone, or a pickle if needed and allowed. Raises TypeError for any other zone."""
     if _needs_pickle(value, context):
         return write_pickle(value, context)
     return Ext(ZONE, context.pack(_encode_zone(value)))
@@ -151,6 +154,10 @@ def _read_tzinfo(payload: Any, context: DecodeContext) -> datetime.tzinfo:
 
 
 def _write_time(value: datetime.time, context: EncodeContext) -> Ext:
+    """Return the extension of a time, or a pickle if its zone needs one.
+
+    Raises TypeError for a zone that cannot be sent.
+    """
     if _needs_pickle(value.tzinfo, context):
         return write_pickle(value, context)
     return Ext(TIME, context.pack(_encode_time(datetime.time, value)))
@@ -198,6 +205,7 @@ def _read_zone(zone: Any) -> datetime.tzinfo | None:
 
 
 def _write_fraction(value: fractions.Fraction, context: EncodeContext) -> Ext:
+    """Return the extension of a Fraction. Raises ValueError for a part of more than MAX_FRACTION_BITS bits."""
     parts = [value.numerator, value.denominator]
     if max(part.bit_length() for part in parts) > MAX_FRACTION_BITS:
         raise ValueError(f"a Fraction with a part over {MAX_FRACTION_BITS} bits cannot be sent; send its parts")
@@ -205,6 +213,7 @@ def _write_fraction(value: fractions.Fraction, context: EncodeContext) -> Ext:
 
 
 def _read_fraction(payload: Any, context: DecodeContext) -> fractions.Fraction:
+    """Return a Fraction. Raises ValueError for a part of more than MAX_FRACTION_BITS bits."""
     numerator, denominator = payload
     if max(_check_type(numerator, int).bit_length(), _check_type(denominator, int).bit_length()) > MAX_FRACTION_BITS:
         raise ValueError(f"a part is over {MAX_FRACTION_BITS} bits")
@@ -221,6 +230,7 @@ _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 
 
 def _write_path(value: pathlib.PurePath, context: EncodeContext) -> Ext:
+    """Return the extension of a path: its kind, and its name, as bytes if the name is no valid text."""
     if isinstance(value, pathlib.Path):
         kind = "path"
     else:

@@ -203,7 +203,7 @@ class Codec(ABC):
     def _decode_parcel(
         self, parcel: _core.Parcel, known: _core.ExpectedType | None, convert: Callable[[Any], Any]
     ) -> Any:
-        """Decode a parcel and release its buffers, which live on as long as the value does.
+        """Decode a parcel; then release its buffers, which live on as long as the value does.
 
         The native decoder ``known`` decodes the parcel if it can. Otherwise ``convert`` converts the decoded value.
         """
@@ -305,6 +305,7 @@ class _Msgpack(Codec):
 
 @functools.cache
 def _codec(name: str, structural: bool = True) -> Codec:
+    """Return the codec of a valid name. ``structural``: False to refuse unregistered classes."""
     if name == "msgpack":
         return _Msgpack(structural=structural)
     return _Msgspec(pickled=name == "pickle", structural=structural)
@@ -350,7 +351,10 @@ def _inline_encoder() -> ValueEncoder:
 
 
 def encode_inline(value: Any) -> bytes:
-    """Encode a value that becomes part of another body, without buffers beside it and without pickles."""
+    """Encode a value that becomes part of another body, without buffers beside it and without pickles.
+
+    Raises one of UNSENDABLE.
+    """
     return _inline_encoder().encode_inline(value)
 
 

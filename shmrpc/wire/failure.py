@@ -83,7 +83,7 @@ def unreadable_call(prefix: str, why: object) -> CallRejected:
 
 
 def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:
-    """Encode an exception as the body of a FAILURE, small enough for any frame."""
+    """Encode an exception as the body of a FAILURE. Leaves out and shortens parts to fit ``max_frame`` bytes."""
     failure = describe_failure(error)
     failure.metadata = metadata or None
     bare = None if failure.exceptions is None else _without_tracebacks(failure.exceptions)
@@ -203,6 +203,7 @@ def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
 
 
 def _message_of(error: BaseException) -> str:
+    """Return the text of an exception, or a note about the error that its ``__str__`` raised."""
     try:
         return str(error)
     except Exception as second:  # A failing __str__ must not prevent the answer.
@@ -212,7 +213,8 @@ def _message_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of an exception as text of bounded length, from the endpoint on.
 
-    For an exception that arrived from another process, the traceback of each process on the way is included.
+    For an exception that arrived from another process, the traceback of each process on the way is included. Also trims
+    the traceback of ``error`` itself.
     """
     _trim_traceback(error)
     try:
@@ -239,7 +241,10 @@ def _format_hop(error: errors.RemoteError) -> str:
 
 
 def _trim_traceback(error: BaseException) -> BaseException:
-    """Remove the frames of shmrpc above the endpoint from the traceback of an exception, and return it."""
+    """Remove the frames of shmrpc above the endpoint from the traceback of an exception, and return the exception.
+
+    Leaves a traceback without other frames unchanged.
+    """
     inner = error.__traceback__
     while inner is not None and _is_internal(inner.tb_frame):
         inner = inner.tb_next

@@ -78,7 +78,10 @@ class LoopReconnector(Reconnector[LoopSession]):
         self._start_session(connection)
 
     def _start_session(self, connection: Connection) -> None:
-        """Make a session of a new connection the current one."""
+        """Make a session of a new connection the current one.
+
+        If it is not the first, clients discard their bound endpoints.
+        """
         callbacks = _WeakCallbacks(self)
         session = LoopSession(connection, callbacks.on_end, callbacks.on_go_away)
         is_first, self.session = self.session is None, session
@@ -124,7 +127,7 @@ class LoopReconnector(Reconnector[LoopSession]):
             self.closed_error = session.close_reason.error
 
     def _reconnect(self) -> None:
-        """Start the task that connects again, unless it is running."""
+        """Start the task that connects again, unless it is running. Clients discard their bound endpoints."""
         self._unbind_clients()
         self._last_failure = ""
         if self._connecting is None:

@@ -149,7 +149,10 @@ class LoopSession(Session[Connection]):
             self.watch(call)
 
     def end_stream(self, call: Call) -> None:
-        """Stop passing frames of a call, and cancel the call if it is in flight. Drops frames that arrive later."""
+        """Stop passing frames of a call, and cancel the call if it is in flight. Drops frames that arrive later.
+
+        Closes a draining session after its last call.
+        """
         self.shared_memory.unroute(call.id)
         stream_exchange = self.pending.pop(call.id, None)
         if stream_exchange is None:
@@ -223,7 +226,7 @@ class LoopSession(Session[Connection]):
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Close a draining session without calls in flight."""
+        """Close a draining session without calls in flight; check again soon while it has pipelined calls."""
         if self.draining and not self.pending and self.close_reason is None:
             channel = self.shared_memory.channel
             if channel is not None and channel.has_pipelined_calls():  # Check again once they may have finished.
@@ -259,7 +262,7 @@ class LoopSession(Session[Connection]):
             self._on_end(self)
 
     def _fail_all(self, end: CloseReason) -> None:
-        """Let each call in flight raise an error for the end of the connection."""
+        """Stop the deadlines, and let each call in flight raise an error for the end of the connection."""
         self._deadlines.close()
         for call_id, future in list(self.pending.items()):
             if not future.done():

@@ -222,6 +222,7 @@ class CallEngine(BaseClient[_L]):
         return await self._request(call, many.encode_request, many.decode_reply, pipelined=pipelined)  # type: ignore[no-any-return]
 
     async def _describe(self) -> Description:
+        """Request the description of the service from the server, and return it."""
         from shmrpc.introspection.describe import Description  # Rarely needed.
 
         decode = self._codec.decoder(Description)

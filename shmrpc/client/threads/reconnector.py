@@ -39,7 +39,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         self._connect(self._timeout, self.stop_count)
 
     def _connect(self, timeout: float, stop_count: int) -> ThreadSession:
-        """Connect, and return the new current session.
+        """Connect, and return the new current session, or the one that a signal handler has made meanwhile.
 
         Raises CallStopped if stop() was called since ``stop_count`` was read, and the errors of connecting.
         """
@@ -111,7 +111,10 @@ class ThreadReconnector(Reconnector[ThreadSession]):
         return session.is_draining()
 
     def may_retry(self, session: ThreadSession, error: BaseException) -> bool:
-        """Return True if a call that failed with this error on this session can be repeated."""
+        """Return True if a call that failed with this error on this session can be repeated.
+
+        After ServiceUnavailable, marks the session as draining.
+        """
         again = super().may_retry(session, error)
         if again and isinstance(error, ServiceUnavailable):  # The server accepts no new calls.
             session.connection.draining = True

@@ -90,7 +90,7 @@ class ThreadSession(Session[ThreadConnection]):
     def poll_frame(self, pending: _core.PendingCall) -> Frame | None:
         """Return the next frame of a call in flight, or None if none has arrived.
 
-        Raises the error of an ended connection.
+        Raises the error of an ended connection, and ChannelError if the server broke the rules of the protocol.
         """
         return self._next(pending, 0.0)
 
@@ -113,7 +113,10 @@ class ThreadSession(Session[ThreadConnection]):
         return 0 if deadline is None else self._read_progress.sample()
 
     def drive(self, limit: float = 0.0) -> bool:
-        """Receive for other threads, waiting up to ``limit`` seconds. Returns False if another thread receives."""
+        """Receive for other threads, waiting up to ``limit`` seconds. Returns False if another thread receives.
+
+        Ends the session if the server has closed the connection or died. Raises ChannelError.
+        """
         has_received = self.calls.drive(limit)
         self.poll_close()
         return has_received

@@ -96,6 +96,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return _StreamLock(self._reading, self._stream_exchange)
 
     async def _wait_writable(self) -> bool:
+        """Receive frames until another item may be sent; return False if the handler takes no more items."""
         self._stream_exchange.receive_all()
         while not self._can_proceed():
             self._stream_exchange.wait(self._can_proceed)
@@ -106,6 +107,10 @@ class StreamCall(StreamCallEngine[_W, _R]):
         return self._window.closed or self._window.is_open
 
     async def _send_item(self, body: Body) -> bool:
+        """Receive frames until there is credit for an item, and send it; return False if the handler takes no more.
+
+        Raises Oversize and Backlog, which take no credit.
+        """
         size = weight(body)
         self._stream_exchange.receive_all()
         while not self._window.try_spend(size):

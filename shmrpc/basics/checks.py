@@ -35,7 +35,10 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
 
 
 def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
-    """Return a size, an int or text such as ``"64MiB"``, in bytes. Raises TypeError or ValueError if it is invalid."""
+    """Return a size, an int or text such as ``"64MiB"``, in bytes.
+
+    Raises TypeError or ValueError if the size is invalid, or not within ``least`` and ``most`` bytes.
+    """
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
         number = size.rstrip("BKMGikmg ")

@@ -17,6 +17,7 @@ class OpenOnAwait:
         return self._await_open().__await__()
 
     async def _await_open(self) -> Self:
+        """Return the object at once. A derived class may wait before."""
         return self
 
 

@@ -60,7 +60,10 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         return acquiring
 
     async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
-        """Wait for a permit, acquire it on behalf of a task or thread, and return True."""
+        """Wait for a permit, acquire it on behalf of a task or thread, and return True.
+
+        Raises WaitTimeout and WaitStopped.
+        """
         if self._try(owner, True) or self._regain():
             return True
         is_other_task = owner != self._owner()  # The owner itself must not wait: it would wait for itself.

@@ -131,12 +131,18 @@ _running: dict[int, _core.CurrentCall] = {}
 
 
 def thread_call_state() -> _core.CurrentCall:
-    """Return the object that holds the current frame or call of the calling thread's event loop."""
+    """Return the object that holds the current frame or call of the calling thread's event loop.
+
+    The first call in a thread makes the object.
+    """
     return _running.setdefault(threading.get_ident(), _core.CurrentCall())
 
 
 def find_call() -> Call | None:
-    """Return the call that this thread or task handles, or None."""
+    """Return the call that this thread or task handles, or None.
+
+    For a frame, makes the Call, and keeps it in the place of the frame.
+    """
     here = _running.get(threading.get_ident())
     frame = None if here is None else here.frame
     if here is None or frame is None:

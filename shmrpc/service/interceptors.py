@@ -60,7 +60,10 @@ def _check_interceptor(interceptor: Any, *, plain: bool) -> None:
 
 
 def check_takes_one_argument(what: str, function: Callable[..., Any], call: str) -> None:
-    """Raise TypeError unless the function accepts one argument. The message begins with ``what`` and shows ``call``."""
+    """Raise TypeError unless the function accepts one argument, or Python does not know its signature.
+
+    The message begins with ``what`` and shows ``call``.
+    """
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # The signature is not available.

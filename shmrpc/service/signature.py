@@ -131,7 +131,10 @@ class Signature:
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """Return the declared type of a function's result or streamed items; Any without a declaration."""
+    """Return the declared type of a function's result or streamed items; Any without a declaration.
+
+    Raises TypeError for an annotation that cannot be resolved.
+    """
     result = _type_hints(function).get("return", Any)
     return stream_types.output_item(result) if stream_types.is_streaming(function, result) else result
 

@@ -46,7 +46,7 @@ Classes = dict[str, tuple[str, ...]]
 def write(path: Path, classes: Classes, values: bytearray) -> None:
     """Write the classes and the values of a store to a file: completely or not at all, even if the machine stops.
 
-    Raises OSError.
+    Removes the temporary files that killed processes have left. Raises OSError.
     """
     known = json.dumps([[name, list(fields)] for name, fields in classes.items()]).encode()
     head = _HEADER.pack(_MAGIC, _VERSION, len(known), len(values), b"")

@@ -116,6 +116,10 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
             self._splice(0, _END, make(self.copy()))
 
     def _slice(self, index: Any) -> list[Any]:
+        """Return the items of a slice, as of one moment.
+
+        Raises TypeError for any other index, IndexError for an integer.
+        """
         _check_slice(index)
         return cast(list[Any], self._range(0, _END)[index])
 

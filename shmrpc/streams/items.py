@@ -50,7 +50,10 @@ class ItemDecoder:
         return (items,) if isinstance(items, list) else ([item] for item in items)
 
     def decode_all(self, part: ItemRun, on_error: Callable[[Exception], Any]) -> Iterable[Any]:
-        """Return the items in a run, with the value of ``on_error`` in place of each invalid item."""
+        """Return the items in a run, with the value of ``on_error`` in place of each invalid item.
+
+        Raises DecodeError for data that is no array of MessagePack.
+        """
         count, data = part
         try:
             return self._decode_array(data) if count else [self.decode_one(data)]
@@ -65,6 +68,6 @@ class ItemDecoder:
         return items
 
     def _decode_each(self, data: Body) -> Iterator[Any]:
-        """Decode an array item by item."""
+        """Yield the items of an array, decoded one by one. Raises one of UNREADABLE at an invalid item."""
         for body in _split.decode(data):
             yield self.decode_one(bytes(body))

@@ -151,7 +151,7 @@ class OutgoingStream:
         return True
 
     async def _pause(self) -> None:
-        """Yield to the event loop, and wait for credit."""
+        """Yield to the event loop, and wait until there is credit or the receiver takes no more items."""
         self._on_pause(1)
         try:
             await asyncio.sleep(0)

@@ -163,7 +163,10 @@ class TopicBase(NotConstructible, Handle):
         return _value_encode_error(self.name, error, None)
 
     def _raise_full(self, records: _core.PendingRecords, since: str) -> NoReturn:
-        """Raise TopicFull, whose text names the slowest subscriber; ``since`` is "now" or the time of the wait."""
+        """Give up ``records``, and raise TopicFull, whose text names the slowest subscriber.
+
+        ``since`` is "now" or the time of the wait.
+        """
         pid, lag, cause = records.slowest()
         records.give_up()  # The traceback of the error may live for long, and must not keep the memory.
         published = f"; {records.done} of {records.count} were published" if records.count > 1 else ""

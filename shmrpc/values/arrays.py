@@ -33,7 +33,7 @@ _MAX_EMPTY: Final = 65536
 def write_array(value: Any, context: EncodeContext) -> Ext:
     """Encode an array: without a copy if it is large and contiguous or in shared memory, else as a contiguous copy.
 
-    Raises TypeError for an array of Python objects, unless pickles are allowed.
+    Pickles an array of Python objects if the context allows pickles. Raises TypeError for a dtype that cannot be sent.
     """
     np = sys.modules["numpy"]
     try:
@@ -105,7 +105,7 @@ def _view_array(payload: Any, context: DecodeContext) -> Any:
 
 
 def _read_of_class(payload: Any, context: DecodeContext) -> Any:
-    """Return a view of the array as an instance of its class."""
+    """Return a view of the array as an instance of its class. Raises ValueError for an unknown class."""
     np: Any = library("numpy", "a NumPy array")
     name, array = payload
     known = {cls.rpartition(".")[2]: cls for cls in _CLASSES}

@@ -143,7 +143,10 @@ class DeclaredTypes:
 
     @staticmethod
     def _convert_to(value: Any, wanted: Any, kind: Any) -> Any:
-        """Convert a value to ``wanted``, the translation of ``kind``. Raises ValidationError in Python's terms."""
+        """Convert a value to ``wanted``, the translation of ``kind``. Raises ValidationError in Python's terms.
+
+        If the value does not fit, tries again with plain values in place of NumPy's scalars and objects of stores.
+        """
         try:
             try:
                 return _convert(value, wanted)
@@ -157,7 +160,10 @@ class DeclaredTypes:
             raise explain_mismatch(translate_error(error, kind, value), value) from None
 
     def _cached(self, cache: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
-        """Return the translation of a type from a cache, or add it."""
+        """Return the translation of a type from a cache, or add it, to an empty cache if the cache is full.
+
+        Has msgspec set all fields of the dataclasses in a new type. Raises TypeError for a union that msgspec refuses.
+        """
         try:
             return cache[kind]
         except KeyError:

@@ -93,7 +93,7 @@ def _loads(data: Data, buffers: list[Any]) -> Any:
 
 
 def write_pickle(value: Any, context: EncodeContext) -> Ext:
-    """Encode a value as a pickle. Raises TypeError if that fails.
+    """Encode a value as a pickle. Raises RecursionError, and TypeError if pickling fails otherwise.
 
     A context that allows no pickle of a part raises, and pickles all of the value that contains it.
     """
@@ -102,7 +102,10 @@ def write_pickle(value: Any, context: EncodeContext) -> Ext:
 
 
 def pickle_whole(value: Any, context: EncodeContext) -> Ext:
-    """Encode a value as a pickle, whose large buffers travel beside the body. Raises TypeError if that fails."""
+    """Encode a value as a pickle, whose large buffers travel beside the body.
+
+    Raises RecursionError, and TypeError if pickling fails otherwise.
+    """
     try:
         data, beside = dumps_beside(value, LARGE_ARRAY)
     except RecursionError:

@@ -142,7 +142,10 @@ class Custom(Entry):
         return both and super().is_the_same(other)
 
     def write(self, value: Any, context: EncodeContext) -> Ext:
-        """Return the extension with the value that ``encode`` returns."""
+        """Return the extension with the value that ``encode`` returns.
+
+        Raises TypeError, ValueError or RecursionError: any other error of ``encode`` becomes a TypeError.
+        """
         try:
             plain = self.encode(value)
         except (TypeError, ValueError, RecursionError):
@@ -230,7 +233,7 @@ def _create_entry(
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Call ``listener`` whenever a class has been registered."""
+    """Call ``listener`` whenever a class has been registered, from now until the end of the process."""
     with _lock:
         _listeners.append(listener)
 

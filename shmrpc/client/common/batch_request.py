@@ -57,7 +57,8 @@ class BatchRequest:
     def encode_request(self, session: Session[Any]) -> tuple[int, Body]:
         """Return opcode and body of the request for a session. Another session may have other endpoints.
 
-        Raises EndpointNotFound or InvalidArguments if the one endpoint of all calls does not exist or streams.
+        Leaves out calls that cannot be encoded, whose errors decode_reply() returns. Raises EndpointNotFound or
+        InvalidArguments if the one endpoint of all calls does not exist or streams.
         """
         number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
@@ -144,6 +145,7 @@ def _decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[
 
 
 def _make_decoders(codec: Codec, kind: Any) -> tuple[Callable[[Body], Any], Callable[[Body], Any]]:
+    """Make the decoders that :func:`_decoders` returns."""
     whole = tuple.__class_getitem__((list.__class_getitem__(kind), dict[int, Failure]))
     return codec.decoder(whole), codec.decoder(kind)
 

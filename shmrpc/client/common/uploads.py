@@ -56,7 +56,10 @@ class SourceUpload(ABC):
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)
 
     def _fail(self, error: BaseException) -> None:
-        """Report the error of the stream to the handler, which would otherwise wait forever."""
+        """Record the error of the stream, and report it to the handler, which would otherwise wait forever.
+
+        Does nothing for a ChannelError, which the call raises itself.
+        """
         if isinstance(error, ChannelError):
             return  # The call raises this error itself.
         if isinstance(error, Exception):

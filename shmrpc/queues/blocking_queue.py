@@ -171,9 +171,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
     def _claims(self, prefetch: int, lease: float) -> Iterator[Claim]:
-        """Yield claims until the queue is shut down and empty; wait while too many claims are outstanding.
+        """Yield claims until the queue is shut down and empty; wait while ``prefetch`` claims are outstanding.
 
-        Warns if such a wait lasts, because a claim may be forgotten.
+        Logs a warning if the program seems to have forgotten to end the last claim.
         """
         changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         wake = functools.partial(changes.put, None)

@@ -119,9 +119,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
     async def _claims(self, prefetch: int, lease: float) -> AsyncIterator[Claim]:
-        """Yield claims until the queue is shut down and empty; wait while too many claims are outstanding.
+        """Yield claims until the queue is shut down and empty; wait while ``prefetch`` claims are outstanding.
 
-        Warns if such a wait lasts, because a claim may be forgotten.
+        Logs a warning if the program seems to have forgotten to end the last claim.
         """
         loop, changed = running_loop(), asyncio.Event()
 

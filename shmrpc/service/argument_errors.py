@@ -21,7 +21,7 @@ _repr.maxstring = _repr.maxother = 60
 def describe_argument_errors(
     endpoint: str, signature: Signature, positional: Sequence[Any], keywords: Mapping[str, Any]
 ) -> str:
-    """Return the text of everything that is wrong with arguments that cannot be bound to parameters."""
+    """Return the text of all faults of arguments that cannot be bound to parameters; "" if none is found."""
     parameters = signature.parameters.values()
     kinds = {p.kind for p in parameters}
     by_place = [p.name for p in parameters if p.kind in POSITIONAL_KINDS]

@@ -77,7 +77,7 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
     ) -> None:
         """Block the thread in ``wait(seconds)`` of the core until there is room for ``records``.
 
-        Raises TopicFull and WaitStopped.
+        Logs a warning if the thread waits for a subscription of its own. Raises TopicFull and WaitStopped.
         """
         if timeout is not None and timeout <= WARN_AFTER:
             waited = wait(timeout)

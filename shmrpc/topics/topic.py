@@ -70,7 +70,10 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     async def _wait_for_room(
         self, records: _core.PendingRecords, attempt: Callable[[], bool], timeout: float | None
     ) -> None:
-        """Wait in the loop until ``attempt()`` finds room for ``records``. Raises TopicFull and WaitStopped."""
+        """Wait in the loop until ``attempt()`` finds room for ``records``. Raises TopicFull and WaitStopped.
+
+        Logs a warning if the thread waits for a subscription of its own.
+        """
         warning = running_loop().call_later(WARN_AFTER, self._warn_of_self_wait, records)
         try:
             # A cancelled wait does not take back the records that it has published.

@@ -118,7 +118,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_metadata(metadata: dict[str, Any]) -> bytes:
-    """Encode the metadata of a RESULT_WITH, which precedes the result."""
+    """Encode the metadata of a RESULT_WITH or METADATA. Raises ValueError for text that is not valid UTF-8."""
     return _encoder.encode(metadata)
 
 

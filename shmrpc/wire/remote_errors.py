@@ -62,7 +62,7 @@ def application_error(code: str, message: str, details: Any) -> ApplicationError
 
 
 def _also_remote(raised: BaseException) -> RemoteError | None:
-    """Return a copy of the exception that is also a RemoteError, or None if there cannot be one."""
+    """Return a RemoteError itself, otherwise a copy of the exception that is also one; None if there cannot be one."""
     if isinstance(raised, RemoteError):
         return raised
     if not isinstance(raised, Exception):

@@ -206,7 +206,7 @@ class Client(CallEngine[ThreadReconnector]):
         return self._map(*self._endpoint_name_and_type(endpoint), iterables, chunk)
 
     def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
-        """Send the calls of :meth:`map`, and yield their results."""
+        """Send the calls of :meth:`map`, and yield their results up to the first error, which is raised."""
         call = self._new_call(name)
         in_flight: deque[StartedCoroutine[BatchOutcome]] = deque()
         fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, in_flight)

@@ -78,8 +78,8 @@ class _ReservationBase(Generic[_H, _R]):
         """Return the number of bytes to reserve, and the encoded value without the array's bytes (None for raw bytes).
 
         If the value is too small to be reserved, sets ``_array`` to an array that is copied later, and returns None.
-        Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, and the errors
-        of ``_check_can_reserve()``.
+        Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, and the
+        errors of ``_check_can_reserve()``.
         """
         handle = self._handle
         handle._check_can_reserve()

@@ -104,6 +104,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Wait for items, remove and return them. If a signal handler raises meanwhile, put them back.
 
         The core appends the items to a list of this function, so that none is lost between the core and the ``return``.
+        Raises QueueEmpty and WaitStopped.
         """
         got: list[Any] = []
         try:
@@ -262,7 +263,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         self._put_when_room(reservation, timeout)
 
     def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
-        """Wait for an item, and claim it. Raises QueueEmpty. ``outstanding``: the claims of the iterator, if any."""
+        """Wait for an item, and claim it. Raises QueueEmpty and WaitStopped.
+
+        ``outstanding``: the claims of the iterator, if any.
+        """
         claim = None
         with contextlib.suppress(QueueBusy):
             claim = self._native.claim_now(lease, False)

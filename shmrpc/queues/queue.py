@@ -182,7 +182,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull."""
+        """Wait for room, and put items or a reservation. Raises QueueFull and WaitStopped."""
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
@@ -201,12 +201,12 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return reservation
 
     async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
-        """Put what was reserved, after waiting for room if there is none."""
+        """Put what was reserved, after waiting for room if there is none. Raises QueueFull and WaitStopped."""
         if not reservation.put_now():
             await self._put_when_room(reservation, timeout)
 
     async def _get_in_turn(self, max_items: int, timeout: float | None) -> list[Any]:
-        """Wait for items, remove and return them. Raises QueueEmpty."""
+        """Wait for items, remove and return them. Raises QueueEmpty and WaitStopped."""
         items = await self._try_in_turn(
             ITEMS, self._may_have_item, lambda: self._native.get_many_now(max_items, False) or None, timeout
         )
@@ -215,7 +215,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
-        """Wait for an item, and claim it. Raises QueueEmpty. ``outstanding``: the claims of the iterator, if any."""
+        """Wait for an item, and claim it. Raises QueueEmpty and WaitStopped.
+
+        ``outstanding``: the claims of the iterator, if any.
+        """
         if self._budget.is_spent():
             await self._yield_to_loop()
         claim = None
@@ -232,7 +235,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     async def _try_in_turn(
         self, wait_set: int, may_succeed: Callable[[], bool], attempt: Callable[[], _T | None], timeout: float | None
     ) -> _T | None:
-        """Wait in the loop until ``attempt()`` returns a result, and return it; return None after the timeout."""
+        """Wait in the loop until ``attempt()`` returns a result, and return it; return None after the timeout.
+
+        Raises WaitStopped, and the errors of ``attempt``. After an attempt for room, wakes another waiter.
+        """
         wake_other = functools.partial(self._native.wake, wait_set == ROOM)
         spin = self._native.glance if wait_set == ITEMS else may_succeed
         result = await self._wait_queue(wait_set, TurnQueue).try_in_turn(

@@ -200,7 +200,7 @@ def _raise_refused(kind: type, why: str, remedy: str = "send an array of NumPy's
 def _read(payload: Any, context: DecodeContext) -> ForeignArray:
     """Return an array with the name of its class. Raises ValueError for an invalid payload.
 
-    Raises NeedsDeclaredType unless the caller decodes for a declared type.
+    Raises NeedsDeclaredType unless the context is a :class:`ForeignDecodeContext`.
     """
     np = sys.modules.get("numpy")
     name, array = payload

@@ -250,7 +250,10 @@ class Client(CallEngine[LoopReconnector]):
         return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
     async def _map(self, endpoint: Any, iterables: Sequence[Any], chunk: int) -> AsyncGenerator[list[Any], None]:
-        """Send the calls of :meth:`map`, and yield the results of each frame as a list."""
+        """Send the calls of :meth:`map`, and yield the results of each frame as a list, up to the first error.
+
+        Raises that error.
+        """
         name, kind = self._endpoint_name_and_type(endpoint)
         call = self._new_call(name)
         in_flight: deque[asyncio.Task[BatchOutcome]] = deque()

@@ -50,7 +50,7 @@ def send_error(name: str, error: Exception) -> Exception:
 
 
 def encode_error(name: str, error: Exception) -> Exception:
-    """Return the error to raise in the caller for an error of encoding the arguments."""
+    """Return the error to raise in the caller for an error of encoding the arguments; else as send_error() does."""
     if not isinstance(error, ShmrpcError) and is_unsendable(error):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return send_error(name, error)

@@ -38,9 +38,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
     until the queue is shut down and empty. ``async with`` closes the handle at the end.
 
-    A wait raises QueueEmpty or QueueFull if the timeout is over, QueueShutDown, WaitStopped after :meth:`stop`,
-    and LocalProtocolError if the handle is closed. An item that cannot be sent raises EncodeError, and one that cannot
-    be read DecodeError. A cancelled wait has put or got nothing.
+    A wait raises QueueEmpty or QueueFull if the timeout is over, or QueueBusy if a stopped process blocks the queue
+    then; QueueShutDown, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed. An item that
+    cannot be sent raises EncodeError, and one that cannot be read DecodeError. A cancelled wait has put or got nothing.
     """
 
     @functools.cached_property

@@ -91,7 +91,11 @@ def _write_derived(value: Any, context: EncodeContext) -> Any:
 
 
 def _read_named(payload: Any, context: DecodeContext) -> Any:
-    """Return the value that :func:`_write_enum` or :func:`_write_derived` has written."""
+    """Return the value that :func:`_write_enum` or :func:`_write_derived` has written.
+
+    Raises TypeError, ValueError or KeyError if the class or the content does not fit, and DecodeError if the class is
+    not found.
+    """
     name, content = payload
     if type(name) is not str:
         raise TypeError(f"expected the name of a class, got {type(name).__name__}")

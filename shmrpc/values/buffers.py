@@ -82,7 +82,7 @@ def _write_array(value: array.array[Any], context: EncodeContext) -> Ext:
 
 
 def _read_memoryview(payload: Any, context: DecodeContext) -> memoryview[Any]:
-    """Return a read-only view of the received memory."""
+    """Return a read-only view of the received memory. Raises ValueError for a format or a size that does not fit."""
     if not isinstance(payload, list):
         return memoryview(context.data(payload)).toreadonly()
     place, form, shape = payload

@@ -160,7 +160,7 @@ class DeclaredTypes:
             raise explain_mismatch(translate_error(error, kind, value), value) from None
 
     def _cached(self, cache: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
-        """Return the translation of a type from a cache, or add it, to an empty cache if the cache is full.
+        """Return the translation of a type from a cache, or add it, after clearing a full cache.
 
         Has msgspec set all fields of the dataclasses in a new type. Raises TypeError for a union that msgspec refuses.
         """

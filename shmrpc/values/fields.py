@@ -135,7 +135,7 @@ def _is_closed(kind: Any, seen: set[Any], closed: frozenset[Any]) -> bool:
 def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
     """Return True if every instance of a class consists of ``closed`` types; see _is_closed().
 
-    Returns False for a class whose fields are unknown, or may be more in a derived class.
+    Returns False for a registered class, and for one whose fields are unknown or may be more in a derived class.
     """
     if cls in closed or cls in seen:  # A recursive class adds nothing: its other fields decide.
         return True

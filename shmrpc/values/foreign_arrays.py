@@ -132,7 +132,7 @@ def require_converted(value: Any) -> Any:
 
 
 def _iter_unconverted(value: Any) -> Iterator[ForeignArray]:
-    """Yield the placeholders in a value."""
+    """Yield the placeholders in a value, and in its items, the values of its dicts, and its fields."""
     kind = type(value)
     if kind is ForeignArray:
         yield value

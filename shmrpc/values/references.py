@@ -82,7 +82,10 @@ def _read(payload: Any, context: DecodeContext) -> Any:
 
 
 def without_objects(value: Any) -> Any:
-    """Return a value with copies in place of objects of stores; the same object if it contains none."""
+    """Return a value with copies in place of objects of stores, also in lists, tuples and the values of dicts.
+
+    Returns the same object if it contains none.
+    """
     kind = type(value)
     if issubclass(kind, StoredObject):
         return value._copy()

@@ -72,7 +72,7 @@ def _read_complex(payload: Any, context: DecodeContext) -> complex:
 
 
 def _collection_extension(code: int, kind: type[Any]) -> Extension:
-    """Return the extension of a collection class that can be built from a list."""
+    """Return the extension of a collection class. Elements of which no instance can be built arrive as a list."""
 
     def read(payload: Any, context: DecodeContext) -> Any:
         items = _check_type(payload, list)

@@ -238,6 +238,7 @@ class _Msgspec(Codec):
         return msgspec.msgpack.Decoder(wanted, ext_hook=self._reading.hook, dec_hook=dec_hook).decode
 
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        """Return a decoder for a declared type: quick_decoder() first, then a conversion of a value with extensions."""
         if kind is Any:
             return self.decode
         quick_decoder, noted, convert = (
@@ -284,6 +285,7 @@ class _Msgpack(Codec):
         return self.decoder(kind)
 
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
+        """Return a decoder for a declared type, which converts every decoded value."""
         if kind is Any:
             return self.decode
         self._types.for_decoding(kind)

@@ -269,6 +269,7 @@ class LoopSession(Session[Connection]):
                 future.set_exception(connection_lost_error(end, call_id))
 
     def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
+        """Report ``error`` as a fault of the server, unless the connection has ended; see the base class."""
         if self.close_reason is None:
             self.connection.fault(error)
         return None if self.close_reason is None else self.close_reason.error

@@ -99,6 +99,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
             raise StopAsyncIteration from None
 
     def _open_upload(self) -> None:
+        """Add the stream to the uploads if the endpoint takes one."""
         if self._accepts_stream:
             self._outgoing = make_outgoing(self._session, self._call, 1)
             self._stream_exchange.uploads[1] = self._outgoing

@@ -71,6 +71,7 @@ class LoopStreamExchange(StreamExchange):
         session.shared_memory.listen()
 
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
+        """Start the task that sends the items of a source; return its upload."""
         self._sources.append(_SourceTask(self._session, self.call, codec, number, source))
         return self._sources[-1]
 

@@ -194,6 +194,10 @@ class ThreadSession(Session[ThreadConnection]):
             raise stopped_error(self.service)
 
     def _closing_error(self, error: ChannelError) -> ShmrpcError | None:
+        """End an open connection with ``error``; see the base class.
+
+        After PeerLeft, waits at most DEATH_TIMEOUT seconds for the server's own reason.
+        """
         if isinstance(error, PeerLeft):
             self._wait_for_close(error)
         if self.close_reason is None:

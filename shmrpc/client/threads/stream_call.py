@@ -86,6 +86,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
             raise StopIteration from None
 
     def _open_upload(self) -> None:
+        """Add the credit of the stream to the uploads, closed if the endpoint takes no stream."""
         self._window.closed = not self._accepts_stream
         self._stream_exchange.uploads[1] = self._window
 

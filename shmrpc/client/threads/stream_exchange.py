@@ -56,6 +56,7 @@ class ThreadStreamExchange(StreamExchange):
         self._pending = self._session.calls.begin(kind, self.call.id, body)
 
     def _add_source(self, codec: Codec, number: int, source: Any) -> SourceUpload:
+        """Create the upload of a source, which runs in steps while a thread waits for the reply."""
         self._sources.append(_StepwiseSource(self._session, self.call, codec, number, source))
         return self._sources[-1]
 

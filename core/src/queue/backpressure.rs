@@ -15,8 +15,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             || full & WAITS_FOR_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
-    /// Request a wake-up when a chunk becomes free, because none could be reserved, unless `has_requested`. Return true
-    /// after the request: the caller must try again, because a chunk may have become free before it.
+    /// Free the last chunk if it is empty, and request a wake-up when a chunk becomes free, because none could be
+    /// reserved. Return true after the request, with `has_requested` set: the caller must try again, because a chunk
+    /// may have become free before it. Return false, and do nothing, if `has_requested` was set.
     pub(super) fn request_memory_wakeup(
         &self,
         has_requested: &mut bool,
@@ -36,7 +37,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(true)
     }
 
-    /// Request a wake-up once there is room for `count` items.
+    /// Request a wake-up once there is room for `count` items, or for as few as another waiting writer needs.
     pub(super) fn request_room_wakeup(
         &self,
         t: &mut impl WriteWords,
@@ -59,9 +60,10 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Return the waiting writers to wake, and withdraw their requests: one if there is room for its items, all if a
-    /// chunk is free. A writer that finds too little room requests again. None waits for more room than it needs,
-    /// because a reader may take one item and then wait for that writer.
+    /// If there is room for the fewest items that a writer waits for, or if a writer waits for memory and some was
+    /// freed or the queue is empty, withdraw all requests and return the writers to wake: one if all wait for room for
+    /// one item, else all. The caller wakes them after the transaction. A writer that finds too little room requests
+    /// again. None waits for more room than it needs, because a reader may take one item and then wait for that writer.
     pub(super) fn writers_to_wake(
         &self,
         t: &mut impl WriteWords,
@@ -88,8 +90,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Record that memory was freed by another operation than a pop. The next caller of
-    /// [`must_wake_writers`](Self::must_wake_writers) wakes the writers that wait for memory.
+    /// If writers wait for memory, withdraw their requests, because another operation than a pop has freed memory; the
+    /// next caller of [`must_wake_writers`](Self::must_wake_writers) wakes them. Errors are ignored.
     pub(super) fn note_freed_memory(&self, deadline: u64) {
         if self.hint(FULL) & WAITS_FOR_MEMORY == 0 {
             return;

@@ -14,7 +14,8 @@ use crate::sync::Ordering;
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- the end at which items are put ---
 
-    /// Reserve a chunk of `size` bytes for this member. Return None if there is no room for it now.
+    /// Reserve a chunk of `size` bytes for this member, after freeing the deferred chunks. Return None if there is no
+    /// room for it now; fail with [`HeapError::Limit`] if there never is.
     pub(super) fn reserve_chunk(
         &self,
         size: u64,
@@ -30,8 +31,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Return the size of the next shared chunk, in bytes: the memory in use, rounded up to a power of two, within
-    /// bounds.
+    /// Return the size of the next shared chunk, in bytes: the memory in use, rounded up to a power of two, from the
+    /// smaller one of CHUNK_SIZES to the larger one or an eighth of the maximum memory.
     pub(super) fn chunk_size(&self, deadline: u64) -> Result<u64, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let used = usage.backed.saturating_sub(usage.spare);
@@ -40,7 +41,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Return the offset for `len` bytes of items: behind the last item, or in the `spare` chunk, which then becomes
-    /// the last one. Return None if neither has room.
+    /// the last one. The caller writes them and stores TAIL_AT. Return None if neither has room.
     pub(super) fn find_room(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -65,7 +66,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(Some(items))
     }
 
-    /// Append a chunk to the list.
+    /// Append a reserved chunk to the list, and commit it. The caller stores TAIL_AT, which until then is the end of
+    /// the items of the chunk before.
     pub(super) fn append_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -179,8 +181,10 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(is_free)
     }
 
-    /// Move the head to the cursor. With `is_empty` the list has no items from there on, and its last chunk is reused
-    /// or freed. Return true if a chunk is freed.
+    /// Move the head to the cursor, which must be in the chunk of the head, because
+    /// [`advance_chunk`](Self::advance_chunk) moves both. At the end of that chunk, advance to the next one. With
+    /// `is_empty` the list has no items from there on, and its last chunk is reused or removed. Return true if a chunk
+    /// is freed.
     pub(super) fn move_head(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -234,7 +238,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((at, head))
     }
 
-    /// Return the item at the cursor, which must exist, and advance the cursor.
+    /// Return the item at the cursor, which must exist, and advance the cursor, to the next chunk if needed. The head
+    /// stays.
     pub(super) fn next_item(
         &self,
         t: &impl ReadWords,
@@ -248,8 +253,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok((at, head))
     }
 
-    /// Copy up to `most` items of one chunk from the cursor on, and advance the cursor. Return their number, and true
-    /// if no item was too large, or too much in addition to the bytes copied since `before`.
+    /// Copy up to `most` items of one chunk from the cursor on, and advance the cursor; a parcel is copied alone.
+    /// Return their number, and true if no item was too large, or too much in addition to the bytes copied since
+    /// `before`.
     pub(super) fn copy_run(
         &self,
         cursor: &mut Cursor,
@@ -314,6 +320,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- claimed items ---
 
     /// Move the first item of the list, which must exist, into the claim `index`, as a returned one, and pin its chunk.
+    /// The claim is in no list until the caller adds it or begins it.
     pub(super) fn pin_head(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -339,7 +346,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Return the item of a claim.
+    /// Return the item of a claim, whether or not the claim is still held.
     pub(super) fn claimed_item(&self, t: &impl ReadWords, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
         let chunk = self.load_offset(t, claim + claim_table::CHUNK)?;

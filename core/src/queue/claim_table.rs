@@ -124,7 +124,8 @@ impl ClaimTable {
         Ok(found.checked_sub(1))
     }
 
-    /// Take a free claim, for the caller to fill. Return its index; None if the table is full.
+    /// Take a free claim, for the caller to fill, which sets its state too. Return its index; None if the table is
+    /// full.
     pub(super) fn add(self, t: &mut impl WriteWords) -> Result<Option<u64>, HeapError> {
         if let Some(index) = self.link(t, self.start + FREE)? {
             if self.state(t, index)?.0 != ClaimState::Free {
@@ -172,7 +173,7 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// Return the index of the claim behind another one in its list.
+    /// Return the index of the claim behind another one in its list; None at the end.
     pub(super) fn next_in_list(
         self,
         t: &impl ReadWords,
@@ -181,7 +182,7 @@ impl ClaimTable {
         self.link(t, self.at(index) + LINK)
     }
 
-    /// Remove the first claim of a list and return its index.
+    /// Remove the first claim of a list and return its index; None if the list is empty. The caller sets its state.
     pub(super) fn pop(
         self,
         t: &mut impl WriteWords,
@@ -197,7 +198,7 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// Insert a claim without a holder into a list, in the order of the items.
+    /// Insert a claim into a list, in the order of the items. The claim then has no holder, and the state of the list.
     pub(super) fn insert(
         self,
         t: &mut impl WriteWords,

@@ -106,7 +106,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Return true if this member still holds the claim.
+    /// Return true if this member still holds the claim in this state, with the same number of deliveries.
     fn is_held(
         &self,
         t: &impl ReadWords,
@@ -165,7 +165,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         ended
     }
 
-    /// Release the memory of an acknowledged item, which its holder no longer reads.
+    /// Release the memory of an acknowledged item, which its holder no longer reads. Does nothing if the claim is no
+    /// longer in that state. The caller does the wake-ups that are returned.
     pub fn release_memory(&self, claim: &Claim, deadline: u64) -> Result<Wakeups, HeapError> {
         self.allocator.undo_log().transact(deadline, |t| {
             let mut wakeups = Wakeups::default();
@@ -229,7 +230,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Subtract one from the number of claims that have not ended.
+    /// Subtract one from the number of claims that have not ended, but not below 0.
     fn subtract_held(&self, t: &mut impl WriteWords) -> Result<(), HeapError> {
         let held = self.get(t, HELD)?;
         self.set(t, HELD, held.saturating_sub(1))

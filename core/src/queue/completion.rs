@@ -28,7 +28,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Count items as processed. Return true if no unprocessed item is left.
+    /// Count items as processed, but at most those that are unprocessed. Return true if no unprocessed item is left.
     pub(super) fn complete(&self, t: &mut impl WriteWords, count: u64) -> Result<bool, HeapError> {
         let left = self.unfinished(t)?;
         let done = self.get(t, DONE)?;

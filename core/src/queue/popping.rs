@@ -15,7 +15,8 @@ use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Pop up to `most` items and append them to `out`, each as a [`Head`] and a payload padded to the next multiple of
-    /// 8.
+    /// 8. One call pops few returned items and a bounded number of bytes, so it may return fewer items although more
+    /// wait. Nothing is appended after an error.
     pub fn pop(
         &self,
         source: Source,
@@ -52,7 +53,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         taken
     }
 
-    /// Return copies of up to `most` items, fewer if they have many bytes, without popping them.
+    /// Return copies of up to `most` items, fewer if they have many bytes, without popping them. The copy of a large
+    /// item is empty.
     pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<WaitingItem>, HeapError> {
         // Under the owner lock, because memory of items that others pop meanwhile may go back to the system.
         self.allocator.undo_log().transact(deadline, |t| {
@@ -92,7 +94,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Pop items from the list of chunks. Return the number of items and of freed chunks.
+    /// Pop items from the list of chunks, up to the first large one. Return the number of items and of freed chunks.
     fn pop_from_list(
         &self,
         t: &mut Transaction<'_, W, M>,

@@ -11,7 +11,7 @@ use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Put `count` items, all or none. Each has a [`Head`] and a payload padded to the next multiple of 8; none is a
-    /// parcel.
+    /// parcel. At [`PutOutcome::Full`] a wake-up was requested.
     pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<PutOutcome, HeapError> {
         let len = items.len() as u64;
         if len > SMALL {
@@ -66,7 +66,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// Put items of `len` bytes, heads and padding included, which `fill` writes into a chunk of their own. `fill` gets
-    /// the address and the offset of the items, and returns the number of bytes that it has written.
+    /// the address and the offset of the items, and returns the number of bytes that it has written, at most `len`. It
+    /// runs without the owner lock, and not at all if the queue is full or shut down. At [`PutOutcome::Full`] a wake-up
+    /// was requested.
     pub fn put_large(
         &self,
         len: u64,
@@ -93,12 +95,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// Reserve a chunk for `len` bytes of items. Return None if there is no room now; no wake-up is requested.
+    /// Reserve a chunk for `len` bytes of items, which the caller links or frees. Return None if there is no room now;
+    /// no wake-up is requested.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.reserve_chunk(CHUNK_HEAD + len, deadline)
     }
 
-    /// Reserve a chunk for `len` bytes of items. If there is no room, request a wake-up and return None.
+    /// Reserve a chunk for `len` bytes of items, which the caller links or frees. If there is no room, request a
+    /// wake-up and return None.
     pub fn reserve_or_request_wakeup(
         &self,
         len: u64,
@@ -113,8 +117,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Put `count` items, which take `used` bytes of a reserved chunk. The chunk remains in `chunk` if they are not
-    /// put.
+    /// Put `count` items, which take `used` bytes of a reserved chunk. If the outcome is not [`PutOutcome::Stored`],
+    /// the chunk remains in `chunk`, and the caller frees it. After an error the chunk may be gone, and stays reserved.
     pub fn link(
         &self,
         chunk: &mut Option<Chunk>,
@@ -156,7 +160,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(None)
     }
 
-    /// Count `count` items as put.
+    /// Count `count` items as put. The caller has stored TAIL_AT.
     fn add_put(&self, t: &mut impl WriteWords, count: u64) -> Result<(), HeapError> {
         let put = self.get(t, PUT)?;
         self.set(t, PUT, put.wrapping_add(count))

@@ -79,7 +79,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }))
     }
 
-    /// End the claim of a member that is gone.
+    /// End the claim of a member that is gone. Fails with a corruption if no member can hold a claim in this state.
     fn return_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

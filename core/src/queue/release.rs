@@ -7,7 +7,8 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Free a reserved chunk that is not linked; defer that if the owner lock is not available now.
+    /// Free a reserved chunk that is not linked; defer that if the owner lock is not available now. Other errors are
+    /// ignored. The caller asks [`must_wake_writers`](Self::must_wake_writers) afterwards.
     pub fn free_chunk(&self, chunk: Chunk, deadline: u64) {
         if let Err(HeapError::Busy { .. }) = self.allocator.release(&chunk.block, deadline) {
             lock(&self.deferred.chunks).push(chunk);
@@ -16,7 +17,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Return true, once, if writers that wait for memory must be woken, because a reserved chunk was freed.
+    /// Return true, once, if the caller must wake all writers that wait for memory, because memory was freed by another
+    /// operation than a pop.
     #[inline]
     pub fn must_wake_writers(&self) -> bool {
         // Relaxed, both: as in `request_wakeup`.
@@ -45,7 +47,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         !lock(&self.deferred.chunks).is_empty() || !lock(&self.deferred.claims).is_empty()
     }
 
-    /// Finish the deferred releases. Fails with `Busy` if some are left; `wakeups` then has those of the finished ones.
+    /// Finish the deferred releases, and add their wake-ups to `wakeups`, which the caller does even after an error.
+    /// Fails with `Busy` if some claims are left; chunks that are left are no error.
     pub fn finish_deferred(&self, deadline: u64, wakeups: &mut Wakeups) -> Result<(), HeapError> {
         if self.free_deferred_chunks(deadline) {
             wakeups.room = WritersToWake::All;
@@ -75,7 +78,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Give surplus memory back to the system, unless it may be needed soon: items were put since the `last` call, and
     /// at least a quarter of the memory was in use at one of the two calls. Return the state for the next call; None if
-    /// nothing is left to trim.
+    /// nothing is left to trim, or the owner lock is not available in time.
     pub fn trim(&self, last: TrimState, deadline: u64) -> Option<TrimState> {
         let usage = self.allocator.usage(deadline).ok()?;
         let now = TrimState {

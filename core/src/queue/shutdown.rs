@@ -6,7 +6,8 @@ use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Accept no more items. With `immediate`, drop the waiting items and those that would return.
+    /// Accept no more items. With `immediate`, drop the waiting items and those that would return. The caller wakes all
+    /// waiters, because none of the wake-ups is returned.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
         let journal = self.allocator.undo_log();
         journal.transact(deadline, |t| {

@@ -46,7 +46,8 @@ impl RingPositions {
         (at / WORD) & self.mask
     }
 
-    /// Use `to` bytes from the byte `index` on.
+    /// Use `to` bytes of the memory from now on. The byte `index`, the first one not in use, comes right behind the
+    /// bytes used so far.
     pub(super) fn grow(&mut self, index: u64, to: usize) {
         self.shift = self.used().wrapping_sub(index as usize);
         self.mask = to / WORD - 1;

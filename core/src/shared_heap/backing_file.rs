@@ -27,7 +27,7 @@ pub(super) fn growth_step(backed: u64) -> u64 {
     (backed / 16).clamp(STEP.0, STEP.1)
 }
 
-/// Returns the number of backed pages that may stay free while this many are used; at least `least`.
+/// Returns the number of backed pages that may stay free while this many are used: an eighth, but at least `least`.
 pub(super) fn spare_limit(used: u64, least: u64) -> u64 {
     (used / 8).max(least)
 }
@@ -48,7 +48,7 @@ impl BackingFile {
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Backs this range with pages. Backed pages keep their contents.
+    /// Backs this range with pages, beyond the end of the file too, whose size stays. Backed pages keep their contents.
     pub fn allocate(&self, start: u64, len: u64) -> io::Result<()> {
         // Keeps the size: a file that a member has truncated stays so.
         self.change(libc::FALLOC_FL_KEEP_SIZE, start, len)
@@ -65,7 +65,8 @@ impl BackingFile {
         Ok(fstat(self.file()?.as_fd())?.st_blocks as u64 * 512)
     }
 
-    /// Returns the written ranges between `start` and `end`: the beginning and the end of each.
+    /// Returns the written ranges between `start` and `end`: the beginning and the end of each. A range that was backed
+    /// and never written is not among them.
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
         let file = self.file()?;
         let seek = |at: u64, what| {

@@ -14,7 +14,8 @@ const LARGEST: u64 = ((1 << 24) - 1) * 4096;
 /// Bytes of the metadata: the page counts, and the heads of the lists of slabs and of free runs.
 pub(super) const METADATA_SIZE: u64 = 4096 + HEADS;
 
-/// Returns the size of a file whose page map begins at the first page from `start` on.
+/// Returns the size of a file whose page map begins at the first page from `start` on: with twice the pages that
+/// `max_memory` backs, within [`LARGEST`].
 pub(super) fn file_size(start: u64, max_memory: u64) -> u64 {
     // Twice as many pages as may be backed, so that a long run is found although free pages are scattered.
     let pages = max_memory.div_ceil(PAGE).saturating_mul(2);
@@ -80,8 +81,9 @@ impl Blocks {
         }
     }
 
-    /// Returns the page that an offset lies in, and its entry in the page map. Returns [`HeapError::NoBlock`] if no
-    /// block can begin at the offset.
+    /// Returns the page that an offset lies in, and its entry in the page map. Returns [`HeapError::NoBlock`] if the
+    /// offset lies outside of the used pages, or within the first page of a run of pages. The caller checks the kind,
+    /// because the page may be free.
     pub(super) fn locate(
         &self,
         t: &impl ReadWords,
@@ -103,7 +105,7 @@ impl Blocks {
         Ok((page, entry))
     }
 
-    /// Allocates a block from backed pages. Returns None if there are not enough.
+    /// Allocates a block from backed pages. Returns None if there are not enough, and the caller backs more.
     pub(super) fn allocate(
         &self,
         t: &mut impl WriteWords,
@@ -135,8 +137,8 @@ impl Blocks {
         Ok(Some(self.pages.offset(page)))
     }
 
-    /// Frees an unfinished block if `is_unfinished`, or else a committed one. Returns [`HeapError::NoBlock`] or
-    /// [`HeapError::NotUnfinished`] if the block is not of that kind.
+    /// Frees an unfinished block if `is_unfinished`, or else a committed one. Its pages stay backed. Returns
+    /// [`HeapError::NoBlock`] or [`HeapError::NotUnfinished`] if the block is not of that kind.
     pub(super) fn release(
         &self,
         t: &mut impl WriteWords,
@@ -158,8 +160,8 @@ impl Blocks {
         }
     }
 
-    /// Returns the number of free backed pages to keep if more pages are free than [`backing_file::spare_limit`]
-    /// allows; None if all may stay.
+    /// Returns the number of free backed pages to keep, half of [`backing_file::spare_limit`], if more pages than that
+    /// limit are free; None if all may stay.
     pub(super) fn spare_to_keep(
         &self,
         t: &impl ReadWords,
@@ -172,7 +174,8 @@ impl Blocks {
     }
 
     /// Takes a run of pages that are not backed: `need` pages, and some for later if `with_spare`. Returns its first
-    /// page and its length; the caller sets its entry. Returns None if `max_memory` or the file has no space for them.
+    /// page and its length. The caller sets its entry, backs it and adds to the number of backed pages; only the page
+    /// map is backed here. Returns None if `max_memory` or the file has no space for them.
     pub(super) fn take_bare_run(
         &self,
         t: &mut impl WriteWords,
@@ -206,7 +209,7 @@ impl Blocks {
         self.mapped.store(0, Ordering::Relaxed);
     }
 
-    /// Backs the page map for the first `count` pages.
+    /// Backs the page map for the first `count` pages. Does nothing if this process has done so before.
     pub(super) fn back_map(&self, count: u64) -> Result<(), HeapError> {
         // Relaxed, here and below: another thread may at most have backed the same part again.
         let known = self.mapped.load(Ordering::Relaxed);

@@ -41,8 +41,10 @@ const MAX_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 pub const NEVER: u64 = u64::MAX;
 
 /// Acquires the lock for this member until [`release`]. Returns true if the lock was taken over from a dead holder. The
-/// caller must then read the log, since the last holder may have died within a transaction. `is_poisoned` returns true
-/// if waiters must stop; `changes` returns the number of times the lock has been held.
+/// caller must then read the log, since the last holder may have died within a transaction. Fails with
+/// [`HeapError::Busy`] at the deadline, or once `is_poisoned` returns true while another member holds the lock; a free
+/// lock is acquired nevertheless, so the caller checks the poison again. `changes` returns the number of times the lock
+/// has been held.
 #[inline]
 pub(super) fn acquire<M: Members>(
     word: &AtomicU64,
@@ -63,7 +65,8 @@ pub(super) fn acquire<M: Members>(
     Ok(taken_over)
 }
 
-/// Waits for the lock and acquires it: the part of [`acquire`] for a lock that is held.
+/// Waits for the lock and acquires it: the part of [`acquire`] for a lock that is held. Returns and fails as `acquire`
+/// does.
 #[cold]
 fn wait<M: Members>(
     word: &AtomicU64,
@@ -211,7 +214,7 @@ mod asleep {
             clock::now() >= self.deadline
         }
 
-        /// Sleeps for a slice if the word still holds `value`.
+        /// Sleeps until woken, for at most a slice, if the word still holds `value`. The next slice is twice as long.
         pub(super) fn sleep_on(&mut self, word: &AtomicU64, value: u64) {
             let now = clock::now();
             self.since.get_or_insert(now);

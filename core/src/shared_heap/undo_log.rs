@@ -55,8 +55,9 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         self.0.close(deadline);
     }
 
-    /// Runs `change` as one transaction, and returns its result. If `change` fails, nothing has changed. `deadline`
-    /// bounds the wait for the lock; see [`owner_lock::NEVER`].
+    /// Runs `change` as one transaction, and returns its result. If `change` fails, nothing has changed, and a
+    /// corruption that it found poisons the memory for all members. `deadline` bounds the wait for the lock, and then
+    /// the call fails with [`HeapError::Busy`]; see [`owner_lock::NEVER`].
     #[inline]
     pub fn transact<R>(
         &self,

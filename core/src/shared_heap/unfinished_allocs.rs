@@ -41,7 +41,8 @@ impl UnfinishedAllocs {
         Ok(found)
     }
 
-    /// Adds an entry of this member for a block or a run. Returns the number of the entry.
+    /// Adds an entry of this member for a block or a run. Returns the number of the entry; fails with
+    /// [`HeapError::TooManyUnfinished`] if the table is full.
     pub(super) fn add(&self, t: &mut impl WriteWords, offset: u64) -> Result<u64, HeapError> {
         let high = self.number(t, self.metadata + AT_HIGH)?;
         let index = match self.number(t, self.metadata + AT_FREE)?.checked_sub(1) {
@@ -82,7 +83,7 @@ impl UnfinishedAllocs {
         self.free_entry(t, index)
     }
 
-    /// Frees an entry.
+    /// Frees an entry, regardless of its owner; the caller frees the block or the run.
     pub(super) fn free_entry(&self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         let next = self.number(t, self.metadata + AT_FREE)?;
         t.set(self.at(index), 0)?;

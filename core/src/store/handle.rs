@@ -37,7 +37,7 @@ pub fn sizes(start: u64, max_memory: u64) -> (u64, u64) {
     (size, heap + heap::METADATA_SIZE)
 }
 
-/// Returns the offset of the heap of a store that begins at `start`.
+/// Returns the offset of the heap of a store that begins at `start`: the first page behind its roots, pins and watches.
 pub(super) fn heap_at(start: u64) -> u64 {
     (start + AT_WATCHES + versions::SIZE).next_multiple_of(PAGE)
 }
@@ -192,9 +192,9 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Skips `count` container numbers, because another copy of this store may have given the next numbers to
-    /// containers that processes still know. Skips at most a small part of the remaining numbers, so copies alone never
-    /// use them up.
+    /// Skips `count` container numbers, modulo 1/4096 of the remaining ones, because another copy of this store may
+    /// have given the next numbers to containers that processes still know, and copies alone must not use the numbers
+    /// up. No other process may know this memory, because no lock is acquired.
     pub(in crate::store) fn skip_ids(&self, count: u64) {
         let last = self.words().word(self.start + AT_LAST_ID);
         // Relaxed: no other process knows this memory.

@@ -6,7 +6,7 @@ use std::io;
 
 /// The memory of a log. Copies of bytes that were checked to be within it tolerate concurrent changes.
 pub trait LogMemory: Words {
-    /// Copy `bytes` to the offset `at`, a multiple of 8.
+    /// Copy `bytes` to the offset `at`, a multiple of 8. The rest of the last word may be cleared.
     ///
     /// # Panics
     /// If they are not within the memory.
@@ -16,7 +16,7 @@ pub trait LogMemory: Words {
     /// # Panics
     /// If they are not within the memory.
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
-    /// Allocate memory for a part of the log that has none.
+    /// Allocate memory for a part of the log that has none. Fails for the log of another process.
     fn populate(&self, at: u64, len: u64) -> io::Result<()>;
 }
 

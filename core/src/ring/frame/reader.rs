@@ -64,7 +64,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.available().map(drop)
     }
 
-    /// Return true if all frames were taken that were there at the last load of the tail.
+    /// Return true if no byte is left in the ring that was there at the last load of the tail. A frame in pieces may
+    /// still be incomplete, or complete and not taken.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.ring.known() == 0

@@ -160,7 +160,9 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.backing_file.allocated()
     }
 
-    /// Reserves a block of at least `len` bytes for this member to fill. Its contents are undefined.
+    /// Reserves a block of at least `len` bytes for this member to fill. Its contents are undefined. Fails with
+    /// [`HeapError::Limit`] or [`HeapError::System`] if too few pages can be backed, and with
+    /// [`HeapError::TooManyUnfinished`].
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         self.reserve_as(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, true)
@@ -195,7 +197,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(reserved)
     }
 
-    /// Commits a block within the transaction that publishes its offset.
+    /// Commits a block within the transaction that publishes its offset. Returns [`HeapError::NotUnfinished`] if this
+    /// member has no such reservation.
     pub fn commit(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -219,7 +222,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Frees a reserved block.
+    /// Frees a reserved block, and returns excess pages to the system.
     pub fn release(&self, block: &Reservation, deadline: u64) -> Result<(), HeapError> {
         let change = |t: &mut Transaction<'_, W, M>| {
             self.unfinished.remove(t, block.entry, block.offset)?;
@@ -238,7 +241,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Frees a committed block.
+    /// Frees a committed block, and returns excess pages to the system.
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
         let excess = self.undo_log.transact(deadline, |t| {
             self.free_within(t, offset)?;

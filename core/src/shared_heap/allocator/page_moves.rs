@@ -69,7 +69,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         })
     }
 
-    /// Sets aside a run of at least `need` unbacked pages, which the caller then backs. Returns None if `max_memory` or
+    /// Sets aside a run of at least `need` unbacked pages, already counted as backed. The caller then backs it and
+    /// calls [`complete_move`](Self::complete_move), or calls [`punch`](Self::punch). Returns None if `max_memory` or
     /// the file has no space for them.
     pub(super) fn begin_growth(
         &self,
@@ -91,7 +92,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(moving)
     }
 
-    /// Records that this member is about to back or to punch a run that it has taken.
+    /// Records that this member is about to back or to punch a run that it has taken. The caller then calls
+    /// [`complete_move`](Self::complete_move) or [`punch`](Self::punch).
     pub(super) fn begin_move(
         &self,
         t: &mut impl WriteWords,
@@ -127,7 +129,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
             .allocate(self.blocks.pages.offset(moving.page), len)
     }
 
-    /// Returns the pages of a run that was set aside to the system, and records the run as free.
+    /// Returns the pages of a run that was set aside to the system, and records the run as free. After an error the run
+    /// stays set aside, and [`complete_moves`](Self::complete_moves) tries again.
     pub(super) fn punch(&self, moving: PageMove, deadline: u64) -> Result<(), HeapError> {
         let (start, len) = (self.blocks.pages.offset(moving.page), moving.pages * PAGE);
         let moving = PageMove {
@@ -149,7 +152,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         recorded
     }
 
-    /// Records within a transaction that a run was backed or punched.
+    /// Records within a transaction that a run was backed or punched, and frees the run.
     pub(super) fn complete_move(
         &self,
         t: &mut impl WriteWords,
@@ -172,7 +175,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.pages.free_run(t, moving.becomes, page, pages)
     }
 
-    /// Records all runs that this process has backed or punched without being able to record them.
+    /// Records all runs that this process has backed or punched without being able to record them. Stops at the first
+    /// error and keeps the rest for the next call.
     pub(super) fn complete_moves(&self, deadline: u64) -> Result<(), HeapError> {
         loop {
             let Some(moving) = lock(&self.unreported_moves).pop() else {
@@ -192,7 +196,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Returns free pages to the system until at most `most` of them are backed.
+    /// Returns free pages to the system until at most `most` of them are backed, in one transaction for each run.
     pub(super) fn shrink(&self, most: u64, deadline: u64) -> Result<(), HeapError> {
         self.complete_moves(deadline)?;
         // Bounded, although other members may free as many pages meanwhile.
@@ -220,7 +224,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(())
     }
 
-    /// Returns all free pages to the system, also those of empty slabs.
+    /// Returns all free pages to the system, also those of one empty slab of each class.
     pub(super) fn reclaim(&self, deadline: u64) -> Result<(), HeapError> {
         for class in 0..slabs::CLASSES {
             self.undo_log.transact(deadline, |t| {

@@ -161,8 +161,8 @@ impl Heap {
         share.clamp(*MIN_SPARE.start(), *MIN_SPARE.end())
     }
 
-    /// Backs a run of `need` pages, and some for later if `with_spare`. Returns false if `max_memory` or the file has
-    /// no space for them.
+    /// Backs a run of `need` pages, and some for later if `with_spare`, and frees it for the next block. Returns false
+    /// if `max_memory` or the file has no space for them, and [`HeapError::System`] if the kernel refuses them.
     fn grow<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -211,7 +211,8 @@ impl Heap {
         Ok(true)
     }
 
-    /// Frees a block when the transaction ends.
+    /// Frees a block when [`finish_frees`](Self::finish_frees) is called before the commit. The offset is not checked
+    /// until then.
     #[inline]
     pub fn free<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>, offset: u64) {
         t.pending.freed.push(offset);
@@ -222,8 +223,8 @@ impl Heap {
         t.pending.freed.len()
     }
 
-    /// Frees the blocks passed to [`free`](Self::free), and marks excess pages to be returned after the commit. Called
-    /// before the commit.
+    /// Frees the blocks passed to [`free`](Self::free), and marks excess pages, of at most [`MAX_RUNS`] runs, to be
+    /// returned after the commit. The caller commits afterwards. Reports a corruption if there is no such block.
     pub fn finish_frees<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -287,7 +288,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the written ranges of the file between `start` and `end`: the beginning and the end of each.
+    /// Returns the written ranges of the file between `start` and `end`: the beginning and the end of each, see
+    /// [`BackingFile::written`].
     pub fn written(&self, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
         self.blocks.backing_file.written(start, end)
     }

@@ -21,7 +21,7 @@ impl Pages {
         u64::from(state == Kind::Bare)
     }
 
-    /// Writes the entries of a free run, and adds it to its list.
+    /// Writes the entries of a free run, and adds it to its list. The caller counts its pages.
     fn insert(
         &self,
         t: &mut impl WriteWords,
@@ -42,7 +42,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Removes a free run from its list.
+    /// Removes a free run from its list. The caller clears its entries and counts its pages.
     fn remove(
         &self,
         t: &mut impl WriteWords,
@@ -75,7 +75,8 @@ impl Pages {
         Ok(entry.len)
     }
 
-    /// Finds a free run of at least this many pages. Returns its first page and its length; None if there is none.
+    /// Finds a free run of at least this many pages, which may stay unfound in a long list of runs of similar length.
+    /// Returns its first page and its length; None if none was found.
     fn find(
         &self,
         t: &impl ReadWords,
@@ -118,8 +119,8 @@ impl Pages {
         Ok(Some((page, self.run_len(t, state, page, bin)?)))
     }
 
-    /// Finds a run of the list with the longest free runs. Returns its first page and its length; None if there are no
-    /// free runs.
+    /// Finds the first run of the list with the longest free runs, not necessarily the longest one. Returns its first
+    /// page and its length; None if there are no free runs.
     pub(in crate::shared_heap) fn longest_run(
         &self,
         t: &impl ReadWords,
@@ -134,7 +135,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// Takes this many pages from a free run; the caller sets their entry. Returns None if no run is that long.
+    /// Takes this many pages from a free run; the caller sets their entry. Returns None if no run that long was found.
     pub(in crate::shared_heap) fn take_run(
         &self,
         t: &mut impl WriteWords,
@@ -148,7 +149,7 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Takes the first `pages` pages of this free run; the rest stays free.
+    /// Takes the first `pages` pages of this free run, and the caller sets their entry; the rest stays free.
     pub(in crate::shared_heap) fn split_run(
         &self,
         t: &mut impl WriteWords,
@@ -165,7 +166,8 @@ impl Pages {
         self.count_spare(t, state, -(pages as i64))
     }
 
-    /// Takes this many pages that were never used; the caller sets their entry. Returns None if there are too few.
+    /// Takes this many pages that were never used; the caller backs the page map for them before and sets their entry.
+    /// Returns None if there are too few.
     pub(in crate::shared_heap) fn take_fresh_run(
         &self,
         t: &mut impl WriteWords,
@@ -179,7 +181,8 @@ impl Pages {
         Ok(Some(page))
     }
 
-    /// Frees a run of which only the first page has an entry, and merges it with its neighbours.
+    /// Frees a run of which only the first page has an entry, and merges it with its neighbours of the same state. The
+    /// caller changes the number of backed pages.
     pub(in crate::shared_heap) fn free_run(
         &self,
         t: &mut impl WriteWords,

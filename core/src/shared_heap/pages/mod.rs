@@ -160,7 +160,7 @@ impl Pages {
         self.read_count(t, AT_SPARE)
     }
 
-    /// Reads the count of pages at an offset of the metadata. Returns an error if there are fewer pages.
+    /// Reads the count of pages at an offset of the metadata. Returns an error if the memory has fewer pages.
     fn read_count(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let found = t.get(self.metadata + at)?;
         if found > self.count {
@@ -209,7 +209,8 @@ impl Pages {
         PageEntry::from_word(found).ok_or_else(|| corrupt(Field::Map, self.at(page), found))
     }
 
-    /// Returns the entry of a page below `frontier`, and the number of pages that it describes, at least one.
+    /// Returns the entry of a page below `frontier`, and the number of pages that it describes: at least one, and none
+    /// from `frontier` on, whatever the entry says.
     pub(in crate::shared_heap) fn entry_and_len(
         &self,
         t: &impl ReadWords,
@@ -230,7 +231,7 @@ impl Pages {
         corrupt(Field::Map, self.at(page), found.to_word())
     }
 
-    /// Stores the entry of a page.
+    /// Stores the entry of a page, which must be below `count`. The links of the page stay.
     pub(in crate::shared_heap) fn set_entry(
         &self,
         t: &mut impl WriteWords,
@@ -240,7 +241,7 @@ impl Pages {
         t.set(self.at(page), entry.to_word())
     }
 
-    /// Marks a page as one within a run.
+    /// Marks a page, which must be below `count`, as one within a run.
     pub(in crate::shared_heap) fn clear(
         &self,
         t: &mut impl WriteWords,
@@ -259,7 +260,7 @@ impl Pages {
         Ok((before, next))
     }
 
-    /// Stores the links of a page.
+    /// Stores the links of a page, which must be below `count`: each is a page plus one, or 0.
     fn link(
         &self,
         t: &mut impl WriteWords,
@@ -292,7 +293,7 @@ impl Pages {
         Ok(self.links(t, page)?.1.checked_sub(1))
     }
 
-    /// Returns true if this page is the only one of its list.
+    /// Returns true if a page, which must be in a list, is the only one of it.
     pub(in crate::shared_heap) fn is_alone(
         &self,
         t: &impl ReadWords,
@@ -301,7 +302,7 @@ impl Pages {
         Ok(self.links(t, page)? == (0, 0))
     }
 
-    /// Adds a page at the beginning of a list. Returns true if the list was empty.
+    /// Adds a page, which must be in no list, at the beginning of a list. Returns true if the list was empty.
     pub(in crate::shared_heap) fn push(
         &self,
         t: &mut impl WriteWords,
@@ -321,7 +322,8 @@ impl Pages {
         Ok(first.is_none())
     }
 
-    /// Removes a page from a list. Returns true if the list is empty now.
+    /// Removes a page from a list. Its links stay. Returns true if the list is empty now, or an error if the neighbours
+    /// or the head do not refer to the page.
     pub(in crate::shared_heap) fn unlink(
         &self,
         t: &mut impl WriteWords,

@@ -72,8 +72,8 @@ fn class(pages: &Pages, page: u64, entry: PageEntry) -> Result<&'static Class, H
     }
 }
 
-/// Allocates a block of at least `len` bytes, for a member to fill and commit if `is_unfinished`. Returns its offset;
-/// None if too few backed pages are free.
+/// Allocates a block of at least `len` bytes, at most [`LARGEST`], for a member to fill and commit if `is_unfinished`.
+/// Returns its offset; None if too few backed pages are free, and the caller backs more.
 pub(super) fn allocate(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -196,7 +196,8 @@ fn find(
     Ok(small)
 }
 
-/// Marks the block at this offset as committed.
+/// Marks the block at this offset as committed. Returns [`HeapError::NoBlock`] or [`HeapError::NotUnfinished`] if it is
+/// not an unfinished one.
 pub(super) fn commit(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -213,7 +214,9 @@ pub(super) fn commit(
     t.set(at, bits & !bit)
 }
 
-/// Frees the block at this offset, whose unfinished bit must equal `is_unfinished`.
+/// Frees the block at this offset, whose unfinished bit must equal `is_unfinished`, and the pages of its slab if that
+/// is empty and not kept. Returns [`HeapError::NotUnfinished`] for a committed block, and [`HeapError::NoBlock`] for an
+/// unfinished one and if there is none.
 pub(super) fn free(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -251,7 +254,7 @@ pub(super) fn free(
     free_slab(pages, t, head, page, class)
 }
 
-/// Frees the pages of an empty slab.
+/// Removes an empty slab from its list, and frees its pages, which stay backed.
 fn free_slab(
     pages: &Pages,
     t: &mut impl WriteWords,
@@ -287,7 +290,7 @@ pub(super) fn free_blocks(
 /// The most slabs of a class to try for an empty one.
 const MAX_PROBES: u32 = 64;
 
-/// Frees the pages of an empty slab of the class `index`, if one of its first slabs is empty.
+/// Frees the pages of one empty slab of the class `index`, if one of the first slabs in its list is empty.
 pub(super) fn free_empty_slab(
     pages: &Pages,
     t: &mut impl WriteWords,

@@ -63,8 +63,9 @@ impl Loans {
         &self.ours
     }
 
-    /// Allocate a writable buffer of `len` bytes. Called without the GIL, because the creation of an extent takes a
-    /// while.
+    /// Allocate a writable buffer of `len` bytes, whose contents are undefined. Called without the GIL, because the
+    /// creation of an extent takes a while. Fails if the memory is full, the system has none, or the peer no longer
+    /// receives extent updates.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Buffer, AllocError> {
         self.allocate_block(len)
             .map(|hold| Buffer::new(BufferOwner::Own(hold), 0, len))
@@ -117,8 +118,8 @@ impl Loans {
         Ok(())
     }
 
-    /// Lend the block that contains these bytes, or copy them into a block and lend that. Return None if there is no
-    /// memory: the bytes then go in the frame.
+    /// Lend the block that contains these bytes, or copy them into a block and lend that. Return None if no block could
+    /// be allocated, for whatever reason: the bytes then go in the frame.
     ///
     /// The loan belongs to the peer once the frame is sent; without that, [`Loans::cancel`] ends it.
     ///
@@ -155,7 +156,7 @@ impl Loans {
         }
     }
 
-    /// End a loan, as a release frame of the peer says.
+    /// End a loan, as a release frame of the peer says. Fails with a violation if the peer has no such loan.
     pub fn release(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
         let place = parcel::released(payload);
         if !self.ours.end_loan(place, self.peer) {
@@ -166,7 +167,7 @@ impl Loans {
     }
 
     /// Open the buffer in shared memory that an entry of a frame names: as a loan, or as a hold on a block of this
-    /// side. Return None if its bytes are in the frame.
+    /// side. Return None if its bytes are in the frame. Fails with a violation if the peer must not name the block.
     pub fn open(&self, entry: &Entry) -> Result<Option<Buffer>, Violation> {
         let &Entry {
             location,

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(if cfg!(feature = "crashpoints") {
 
 /// An owner of memory that may become idle.
 pub trait Swept: Send + Sync {
-    /// Remove the memory that has been free for `patience` nanoseconds at `now`.
+    /// Remove the memory that has been free for `patience` nanoseconds at `now`. Errors are ignored.
     fn sweep(&self, now: u64, patience: u64);
     /// Return false if there will be no memory to remove; it is then no longer swept.
     fn is_swept(&self) -> bool;
@@ -32,7 +32,8 @@ pub trait Swept: Send + Sync {
 /// The owners of this process.
 static WATCHED: PerProcess<Mutex<Vec<Weak<dyn Swept>>>> = PerProcess::empty();
 
-/// Sweep the idle memory of `swept` from now on, until it has none.
+/// Sweep the idle memory of `swept` from now on, until it has none. Without a thread for that, which is no error, the
+/// memory stays until the end of the connection.
 pub fn watch(swept: Weak<dyn Swept>) {
     let Ok(mut all) = WATCHED.get().map(lock) else {
         return; // Without a page to know this process by nothing is given back before the connection ends.

@@ -94,7 +94,8 @@ impl BufferAllocator {
         lock(&self.owned).arena.remove_holder(holder);
     }
 
-    /// Allocate a writable block in the existing extents. Return None if there is no room in them.
+    /// Allocate a writable block in the existing extents, with undefined contents. Return None if there is no room in
+    /// them: the caller adds an extent.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Option<BlockHold> {
         let mut owned = lock(&self.owned);
         let place = owned.arena.allocate(len)?;
@@ -103,7 +104,8 @@ impl BufferAllocator {
     }
 
     /// Create an extent that is large enough for a block of `len` bytes. The caller tells the holders, then adds it.
-    /// One thread at a time, because two would use the same number and exceed the limit.
+    /// One thread at a time, because two would use the same number and exceed the limit. Fails with
+    /// [`AllocError::Limit`] also if there are [`MAX_EXTENTS`].
     pub fn make_extent(&self, len: u64) -> Result<Extent, AllocError> {
         let owned = lock(&self.owned);
         let full = owned.extents.len() >= MAX_EXTENTS;
@@ -129,7 +131,8 @@ impl BufferAllocator {
         owned.extents.len() == 1
     }
 
-    /// Remove the extents that were idle for `patience` nanoseconds at `now`: see [`Arena::sweep`].
+    /// Remove the extents that were idle for `patience` nanoseconds at `now`, and return them: see [`Arena::sweep`].
+    /// The caller tells the holders.
     pub fn sweep(&self, now: u64, patience: u64) -> Vec<Arc<Extent>> {
         let mut owned = lock(&self.owned);
         let numbers = owned.arena.sweep(now, patience);
@@ -167,8 +170,8 @@ impl BufferAllocator {
         given
     }
 
-    /// Add a hold on a lent block of which the holder sends back `len` bytes from `start` on. Return None if the holder
-    /// has no loan of it, or the block does not have these bytes.
+    /// Add a hold on a lent block of which the holder sends back `len` bytes from `start` on. The loan of the holder
+    /// stays. Return None if the holder has no loan of it, or the block does not have these bytes.
     pub fn reclaim(
         self: &Arc<Self>,
         place: BlockRef,

@@ -9,16 +9,17 @@ use crate::sync::Ordering;
 pub trait ReadWords {
     /// Returns the word at this offset. Its value is untrusted.
     fn get(&self, at: u64) -> Result<u64, HeapError>;
-    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. No transaction changes these bytes while they are
-    /// reachable.
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`, as they are in the memory: uncommitted changes of
+    /// words are not among them. No transaction changes these bytes while they are reachable.
     fn copy(&self, at: u64, len: u64, out: &mut Vec<u8>) -> Result<(), HeapError>;
 }
 
 /// Words that can be changed.
 pub trait WriteWords: ReadWords {
-    /// Changes the word at this offset.
+    /// Changes the word at this offset. A rollback restores it.
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
-    /// Stores a word of memory that stays free until this transaction ends, so its old value is not logged.
+    /// Stores a word of memory that stays free until this transaction ends, so its old value is not logged, and a
+    /// rollback does not restore it.
     fn init(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
     /// Returns the number of this member.
     fn self_id(&self) -> u64;

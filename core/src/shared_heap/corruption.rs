@@ -141,7 +141,7 @@ impl Poison<'_> {
         Corruption { field, at, found }
     }
 
-    /// Reports a corrupt value, unless another one has been reported.
+    /// Reports a corrupt value to all members, unless another one has been reported.
     #[cold]
     pub fn record(&self, corruption: Corruption) {
         // Relaxed: a member that reads in between reads the report of another value.

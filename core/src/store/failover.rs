@@ -19,7 +19,8 @@ pub fn ids_to_skip(random: u64) -> u64 {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Marks the store as about to be replaced by a copy, without the member that holds the lock.
+    /// Marks the store as about to be replaced by a copy, without the member that holds the lock. From now on all
+    /// operations of all members fail, until [`cancel_replacement`](Self::cancel_replacement).
     pub fn mark_replaced(&self, fenced: u64) {
         self.log.seqlock().mark_replaced(fenced);
     }
@@ -35,8 +36,8 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Copies one consistent state of the store to the same offset of another file of the same size: calls `put` with
-    /// the offset and the bytes of each part. Returns the position for [`adopt_copy`](Self::adopt_copy), or EBUSY if
-    /// the store changed during each attempt.
+    /// the offset and the bytes of each part, again for each attempt. Returns the position for
+    /// [`adopt_copy`](Self::adopt_copy), EBUSY if the store changed during each attempt, or the error of `put`.
     pub fn copy_to(
         &self,
         mut put: impl FnMut(u64, &[u8]) -> io::Result<()>,

@@ -29,7 +29,7 @@ impl Proxies {
         lock(&self.0).entry(id).or_default().proxies += 1;
     }
 
-    /// Counts one proxy less.
+    /// Counts one proxy less, and after the last one drops the removed contents.
     pub fn remove(&self, id: u64) {
         let mut all = lock(&self.0);
         let Some(container) = all.get_mut(&id) else {
@@ -55,7 +55,8 @@ impl Proxies {
         }
     }
 
-    /// Returns the contents that a container had when this process removed it.
+    /// Returns the contents that a container had when this process removed it; None if this process has not removed it,
+    /// or had no proxy of it then.
     pub(super) fn removed_content(&self, id: u64) -> Option<Arc<StoredValue>> {
         lock(&self.0).get(&id)?.removed_content.clone()
     }

@@ -65,7 +65,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Frees blocks that no member has pinned in the store. Defers the free of a block that a reader has pinned.
+    /// Frees blocks that no member has pinned in the store. Defers the free of a block that a reader has pinned; fails
+    /// with [`StoreError::CapacityExceeded`] if no more frees can be deferred.
     pub(in crate::store) fn free_unpinned(
         &self,
         mutator: &mut Mutator<'_, '_, W, M>,
@@ -83,7 +84,8 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
-    /// Frees the removed blocks that no reader has pinned.
+    /// Frees the removed blocks that no reader has pinned, in a transaction of its own. After an error the next commit
+    /// tries again.
     pub fn free_deferred(&self, deadline: u64) -> Result<(), StoreError> {
         if self.readers_at.is_none() {
             return Ok(());

@@ -93,7 +93,8 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         (0..high).map(move |number| table.first + table.size * number)
     }
 
-    /// Takes a free entry for a member, and stores its second word. Returns its number; None if all are taken.
+    /// Takes a free entry for a member, stores its second word, and clears the others. Returns its number; None if all
+    /// are taken.
     fn take_entry(&self, table: Entries, member: u64, second_word: u64) -> Option<u64> {
         for number in 0..table.most {
             let at = table.first + table.size * number;
@@ -119,7 +120,8 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         ended.is_ok()
     }
 
-    /// Pins a block; the caller then checks that it is still in the store. Returns false if there are too many pins.
+    /// Pins a block; the caller then checks that it is still in the store, and unpins it otherwise. Returns false if
+    /// there are too many pins.
     pub(super) fn pin(&self, member: u64, block: u64) -> bool {
         self.take_entry(self.pins(), member, block).is_some()
     }
@@ -140,7 +142,8 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         })
     }
 
-    /// Begins to watch a container. Returns the number of the watch; None if there are too many.
+    /// Begins to watch a container; the caller then reads it. Returns the number of the watch; None if there are too
+    /// many.
     pub(super) fn watch(&self, member: u64, id: u64) -> Option<u64> {
         let number = self.take_entry(self.watches(), member, id)?;
         self.word(AT_BEGUN).fetch_add(1, Ordering::SeqCst);
@@ -150,7 +153,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         Some(number)
     }
 
-    /// Returns the offset of a watch.
+    /// Returns the offset of a watch; that of the last one for a number that is too large.
     fn watch_at(&self, number: u64) -> u64 {
         AT_WATCHES + 24 * number.min(MAX_WATCHES - 1)
     }
@@ -161,7 +164,7 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         self.word(at + 16).load(Ordering::SeqCst) != 0
     }
 
-    /// Ends a watch.
+    /// Ends a watch. Does nothing if it is none of the member.
     pub(super) fn unwatch(&self, member: u64, number: u64) {
         self.free_entry(self.watch_at(number), member);
     }
@@ -176,7 +179,8 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         self.word(AT_WATCHED).load(Ordering::SeqCst) != 0
     }
 
-    /// Marks the watches of these containers as changed, or all if None. Returns true if it has marked any.
+    /// Marks the watches of these containers as changed, or all if None. Returns true if it has marked any, and the
+    /// caller then wakes the readers. Resets the count of watches if it has marked none and none is left.
     pub(super) fn mark_changed(&self, ids: Option<&[u64]>) -> bool {
         let mut found = false;
         for at in self.used_entries(self.watches()) {
@@ -209,7 +213,8 @@ impl<'w, W: Words> ReaderTable<'w, W> {
         }
     }
 
-    /// Returns the word in which the member of a slot reports what it has mapped.
+    /// Returns the word in which the member of a slot reports what it has mapped; slots beyond the table share the last
+    /// one.
     fn mapped_word(&self, slot: u32) -> &AtomicU64 {
         self.word(AT_MAPPED + 8 * u64::from(slot).min(MAX_SLOTS - 1))
     }

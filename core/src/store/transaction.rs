@@ -49,7 +49,8 @@ struct Savepoint {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Begins a transaction of many operations, which holds the lock until it ends.
+    /// Begins a transaction of many operations, which holds the lock until it ends by [`commit`](Self::commit) or
+    /// [`abandon`](Self::abandon): a drop does not release the lock. Cleans up first after a holder that has died.
     pub fn begin(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let mut pending = self.log.begin(deadline)?;
         if pending.is_taken_over() {
@@ -123,8 +124,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Begins a transaction that a program keeps open. Sets a flag for it, because other processes expect the
-    /// transaction of a single operation to end soon.
+    /// Begins a transaction that a program keeps open, as [`begin`](Self::begin) does. Sets a flag for it, because
+    /// other processes expect the transaction of a single operation to end soon.
     pub fn begin_long(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let open = self.begin(deadline)?;
         crash::point!(TransactionBegun);
@@ -148,7 +149,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Commits the transaction. If it fails, nothing has changed.
+    /// Commits the transaction and releases the lock. If it fails, nothing has changed, and the transaction has ended.
+    /// The caller then notifies others by [`take_notice`](Self::take_notice).
     pub fn commit(&self, open: OpenTransaction) -> Result<(), StoreError> {
         self.clear_long_held(&open);
         let OpenTransaction {
@@ -202,7 +204,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Rolls the transaction back.
+    /// Rolls the transaction back and releases the lock.
     pub fn abandon(&self, open: OpenTransaction) {
         self.clear_long_held(&open);
         self.log.abandon(open.pending);
@@ -256,8 +258,9 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Runs an operation in the open transaction, or else in a transaction of its own. A failed operation changes
-    /// nothing.
+    /// Runs an operation in the open transaction, or else in a transaction of its own, for which `deadline` bounds the
+    /// wait for the lock. A failed operation changes nothing, and the open transaction continues; a corruption poisons
+    /// the store.
     pub(in crate::store) fn operate<R>(
         &self,
         open: Option<&mut OpenTransaction>,

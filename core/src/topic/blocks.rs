@@ -94,7 +94,7 @@ impl BlockAllocator {
         self.backed = self.backed.max(run.at + run.len);
     }
 
-    /// Free a run.
+    /// Free a run that was allocated, and merge it with its neighbours. Its memory stays.
     pub fn free(&mut self, run: PageRun) {
         self.taken -= run.len;
         let (mut at, mut len) = (run.at, run.len);

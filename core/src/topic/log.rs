@@ -101,16 +101,19 @@ impl<L: LogMemory> Log<L> {
         self.blocks - self.data
     }
 
+    /// Return the word at an offset within the header or the index.
     #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
         self.space.word(at).expect("checked when it was opened")
     }
 
+    /// Return the word with the number of published records.
     #[inline]
     pub(super) fn tail(&self) -> &AtomicU64 {
         self.word(TAIL)
     }
 
+    /// Return the word with the bytes of the payloads of all published records.
     #[inline]
     pub(super) fn bytes(&self) -> &AtomicU64 {
         self.word(BYTES)
@@ -124,6 +127,7 @@ impl<L: LogMemory> Log<L> {
         (tail.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
     }
 
+    /// Return the word with the floor: records below may be overwritten.
     #[inline]
     pub(super) fn floor(&self) -> &AtomicU64 {
         self.word(FLOOR)

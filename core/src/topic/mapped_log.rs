@@ -44,7 +44,8 @@ pub struct MappedLog {
 }
 
 impl MappedLog {
-    /// Create the file of a log, all zeros, and allocate the memory that is always used.
+    /// Create the file of a log, all zeros, and allocate the memory that is always used. The file is sealed: only this
+    /// mapping can write it.
     pub fn create(shape: LogLayout) -> io::Result<Self> {
         let size = shape.size();
         let file = sealed::create(c"shmrpc-topic", size)?;
@@ -86,7 +87,7 @@ impl MappedLog {
         })
     }
 
-    /// Return the descriptor of a log of this process, by which others open it.
+    /// Return the descriptor of a log of this process, by which others open it; None for the log of another process.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.file.as_ref().map(AsRawFd::as_raw_fd)
     }

@@ -65,7 +65,8 @@ fn inode_of(path: &Path) -> Option<u64> {
 }
 
 impl Doorbell {
-    /// Bind a doorbell at `path`, which belongs to the caller; it replaces the file of a dead process.
+    /// Bind a doorbell at `path`, which belongs to the caller; it replaces the socket of a dead process. Fails if
+    /// another kind of file is there, and with EINVAL if the path is too long.
     pub fn new(path: &Path) -> io::Result<Self> {
         let (socket, at) = (socket()?, address(path)?);
         if inode_of(path).is_some() {
@@ -121,7 +122,7 @@ impl Ringer {
         Ok(Ringer(socket()?.into()))
     }
 
-    /// Ring the doorbell at `path`. Return false if no process has it open.
+    /// Ring the doorbell at `path`. Return false if no process has it open, or if no socket can have the path.
     pub fn ring(&self, path: &Path) -> bool {
         let Ok(at) = address(path) else {
             return false;

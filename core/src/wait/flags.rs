@@ -55,7 +55,8 @@ pub fn take_wake_token(flag: &AtomicU32) -> u32 {
     take_seen_wake_token(flag)
 }
 
-/// Take the wake token after a change that adds an item to a stream, unless the side is patient.
+/// Take the wake token after a change that adds an item to a stream, unless the side is patient. Return as
+/// [`take_wake_token`].
 #[inline]
 pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
     // SeqCst: as in `take_wake_token`.
@@ -67,7 +68,8 @@ pub fn take_wake_token_for_item(flag: &AtomicU32) -> u32 {
     }
 }
 
-/// Take the wake token without the fence, for a waker that polls: it finds later a flag that it misses now.
+/// Take the wake token without the fence, for a waker that polls: it finds later a flag that it misses now. Return as
+/// [`take_wake_token`].
 #[inline]
 pub fn take_seen_wake_token(flag: &AtomicU32) -> u32 {
     // Relaxed: the fence, or the next call, orders it.

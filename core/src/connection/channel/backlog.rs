@@ -26,7 +26,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Send queued frames, as far as there is room. Return true if anything was sent.
+    /// Send queued frames, as far as there is room, and wake the peer for them. Return true if anything was sent.
     pub fn flush(&self) -> Result<bool, Violation> {
         // Relaxed: frames are queued and flushed under the lock; a stale hint is corrected by the wake-up that the peer
         // sends for room.
@@ -63,8 +63,8 @@ impl Channel {
         lock(&self.writer).unread()
     }
 
-    /// Remove the frame that began `id`, if it is still queued and nothing of it was sent. `begins` returns true for an
-    /// opcode that begins a call. Return true if the frame was removed.
+    /// Remove the frame that began `id`, and end its loans, if it is still queued and nothing of it was sent. `begins`
+    /// returns true for an opcode that begins a call. Return true if the frame was removed.
     pub fn take_back(&self, id: u64, begins: impl Fn(u32) -> bool) -> bool {
         if !self.is_stalled() {
             return false;
@@ -80,7 +80,8 @@ impl Channel {
         true
     }
 
-    /// Remove all queued frames of the call `id`, for which no caller waits, except a frame that was partly sent.
+    /// Remove all queued frames of the call `id`, for which no caller waits, and end their loans. A frame that was
+    /// partly sent stays, and so do releases.
     pub fn take_back_all(&self, id: u64) {
         if !self.is_stalled() {
             return;
@@ -112,7 +113,8 @@ impl Channel {
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
     }
 
-    /// Send queued frames, or announce that this side waits for room. Called before a sleep.
+    /// Send queued frames, or announce that this side waits for room, for which the peer then wakes it. Called before a
+    /// sleep.
     pub fn await_room(&self) -> Result<(), Violation> {
         if !self.is_stalled() {
             return Ok(());

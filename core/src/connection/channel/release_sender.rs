@@ -7,8 +7,8 @@ use crate::sync::lock;
 use crate::violation::Violation;
 
 impl ReleaseSender for Channel {
-    /// Send a release. A sleeping peer is not woken: it receives releases before it allocates memory, and at each
-    /// sweep.
+    /// Send a release, or queue it. A sleeping peer is not woken: it receives releases before it allocates memory, and
+    /// at each sweep. Drop the release if the channel is closed; a violation is stored as the channel's fault.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
         if self.shutdown.is_closed() {
             return;

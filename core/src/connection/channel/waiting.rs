@@ -228,7 +228,7 @@ impl Channel {
         }
     }
 
-    /// Withdraw the announcement: this side is awake.
+    /// Withdraw the announcement of [`park`](Self::park): this side is awake.
     pub fn unpark(&self) {
         flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
     }

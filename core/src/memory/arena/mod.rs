@@ -170,6 +170,7 @@ impl Arena {
     }
 
     /// Add an extent with an unused number and the size that [`next_extent_size`](Self::next_extent_size) has returned.
+    /// Does nothing for a known number.
     pub fn add(&mut self, extent: u32, size: u64) {
         let whole = size - size % GRANULE;
         debug_assert!(
@@ -203,7 +204,7 @@ impl Arena {
         within.then_some((place, block.len))
     }
 
-    /// Add a hold of this process on a live block.
+    /// Add a hold of this process on a live block. Does nothing if there is none, which is a mistake of the caller.
     pub fn add_hold(&mut self, place: BlockRef) {
         let held = self.update_counts(place, |block| {
             block.holds += 1;
@@ -222,7 +223,8 @@ impl Arena {
         debug_assert!(dropped, "no hold on {place:?} to drop");
     }
 
-    /// Add a loan of a live block to this holder.
+    /// Add a loan of a live block to this holder. Does nothing if there is no such block, which is a mistake of the
+    /// caller.
     pub fn lend(&mut self, place: BlockRef, holder: Holder) {
         let lent = self.update_counts(place, |block| {
             block.loans += 1;
@@ -234,7 +236,8 @@ impl Arena {
         }
     }
 
-    /// End one loan of a holder. Return false if it has none of this block, which is a violation.
+    /// End one loan of a holder. The block is freed when it has neither holds nor loans. Return false if the holder has
+    /// no loan of this block, which is a violation.
     pub fn end_loan(&mut self, place: BlockRef, holder: Holder) -> bool {
         let Entry::Occupied(mut count) = self.loans.entry((holder, place)) else {
             return false;
@@ -285,8 +288,9 @@ impl Arena {
         self.loans.contains_key(&(holder, place))
     }
 
-    /// Remove the extents that have been idle for `patience` nanoseconds, and return their numbers. That takes two
-    /// calls: one that finds an extent free, and a later one that finds it still free, with no allocation in between.
+    /// Remove the extents that have been idle for `patience` nanoseconds, and return their numbers; the caller gives up
+    /// their memory. That takes two calls: one that finds an extent free, and a later one that finds it still free,
+    /// with no allocation in between.
     pub fn sweep(&mut self, now: u64, patience: u64) -> Vec<u32> {
         let mut gone = Vec::new();
         for (&extent, room) in &mut self.extents {

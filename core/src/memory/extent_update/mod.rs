@@ -63,7 +63,7 @@ pub fn send_removed(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
 }
 
 /// Receive the next update. Return None if there is none now, and at the end of the socket. After a failed system call
-/// the same update is next.
+/// the same update is next; a malformed one is consumed.
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateError> {
     // One byte more than a valid packet has, so that a longer one is detected; and room for one descriptor too many.
     let (mut bytes, mut room) = ([0; PACKET + 1], [0; ROOM]);

@@ -223,7 +223,7 @@ impl Heap {
         t.pending.freed.len()
     }
 
-    /// Frees the blocks passed to [`free`](Self::free), and marks excess pages, of at most [`MAX_RUNS`] runs, to be
+    /// Frees the blocks passed to [`free`](Self::free), and marks excess pages, in a bounded number of runs, to be
     /// returned after the commit. The caller commits afterwards. Reports a corruption if there is no such block.
     pub fn finish_frees<W: Words, M: Members>(
         &self,

@@ -12,8 +12,8 @@ use crate::shared_heap::words::Words;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl<W: Words, M: Members> RedoLog<W, M> {
-    /// Begins a transaction of many operations, which holds the lock. End it by [`commit`](Self::commit) or
-    /// [`abandon`](Self::abandon).
+    /// Begins a transaction of many operations, which holds the lock, after repeating the commit of a dead holder. End
+    /// it by [`commit`](Self::commit) or [`abandon`](Self::abandon), because a drop does not release the lock.
     #[inline]
     pub fn begin(&self, deadline: u64) -> Result<PendingTransaction, HeapError> {
         let sequence = self.acquire(deadline)?;
@@ -31,7 +31,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         })
     }
 
-    /// Runs one operation of a transaction. If the operation fails, undoes its changes; the transaction continues.
+    /// Runs one operation of a transaction. If the operation fails, undoes its changes; the transaction continues,
+    /// unless the error is a corruption, which poisons the memory.
     pub fn operate<R, E: TransactionError>(
         &self,
         pending: &mut PendingTransaction,
@@ -58,7 +59,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Ends a savepoint. Undoes the changes since then unless `is_kept`.
+    /// Ends a savepoint. Undoes the changes since then unless `is_kept`, and returns the pages that were backed since
+    /// then.
     pub fn end_savepoint(
         &self,
         pending: &mut PendingTransaction,
@@ -109,7 +111,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Commits the transaction and releases the lock. If it fails, nothing has changed.
+    /// Commits the transaction and releases the lock. If it fails, nothing has changed, except with
+    /// [`HeapError::Replaced`] or for truncated memory: then the copy or the file may lack the changes.
     #[inline]
     pub fn commit(&self, mut pending: PendingTransaction) -> Result<(), HeapError> {
         if !self.seqlock.is_own_process() {
@@ -150,7 +153,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Runs a transaction that stores at most one word. `change` returns its offset and its value, or None, and the
-    /// result.
+    /// result. If it fails, no word is stored; a corruption then poisons the memory.
     #[inline]
     pub fn store_word<R, E: TransactionError>(
         &self,
@@ -180,7 +183,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             .map(|(_, result)| result)
     }
 
-    /// Acquires the lock and returns the sequence. If the last holder has died, first repeats its commit.
+    /// Acquires the lock and returns the sequence. If the last holder has died, first repeats its commit. The caller
+    /// releases the lock by [`SeqLock::release_leaked`].
     #[inline]
     pub(super) fn acquire(&self, deadline: u64) -> Result<u64, HeapError> {
         let held = self.seqlock.acquire(deadline)?;
@@ -215,7 +219,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         word.expect("the offset was checked")
     }
 
-    /// Writes the entries, commits them by storing the count, and stores the words.
+    /// Writes the entries, commits them by storing the count, and stores the words. Fails with
+    /// [`HeapError::TransactionTooLarge`] or [`HeapError::System`] before the first store; the lock stays held.
     fn write_and_apply(&self, pending: &mut PendingTransaction) -> Result<(), HeapError> {
         let count = pending.writes.count;
         if count > CAPACITY {
@@ -262,7 +267,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Ok(())
     }
 
-    /// Rolls the transaction back and releases the lock.
+    /// Rolls the transaction back and releases the lock. Does nothing in a forked child, whose parent ends the
+    /// transaction.
     #[inline]
     pub fn abandon(&self, pending: PendingTransaction) {
         if !self.seqlock.is_own_process() {
@@ -277,7 +283,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.release_leaked();
     }
 
-    /// Repeats the commit of a dead holder, and advances the sequence.
+    /// Repeats the commit of a dead holder, if it has left one, and advances the sequence in any case.
     #[cold]
     pub(super) fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
         let log = &self.seqlock;

@@ -100,8 +100,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Copies words as of one moment. `copy` runs once for each attempt and must tolerate inconsistent values. If all
-    /// attempts fail, it runs under the lock; `deadline` bounds the wait for that. Call [`Self::take_held_long`]
-    /// afterwards.
+    /// attempts fail, it runs under the lock; `deadline` bounds the wait for that. A read-only process retries until
+    /// `deadline` instead, and then fails with [`HeapError::NeverStable`]. Call [`Self::take_held_long`] afterwards.
     #[inline]
     pub fn read<R, E: TransactionError>(
         &self,
@@ -171,8 +171,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.held_long.load(Ordering::Relaxed) && self.held_long.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns a writer for a transaction of one operation. If the operation fails, the caller abandons the
-    /// transaction.
+    /// Returns a writer for a transaction of one operation. No savepoint is set: if the operation fails, the caller
+    /// abandons the transaction.
     #[inline]
     pub fn writer<'a>(&'a self, pending: &'a mut PendingTransaction) -> Writer<'a, W, M> {
         Writer { log: self, pending }
@@ -190,7 +190,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.word(AT_LONG).load(Ordering::SeqCst) != 0
     }
 
-    /// Clears the flag that a holder has died, after its pages were reclaimed.
+    /// Clears the flag that a holder has died, after its pages were reclaimed, and returns the pages of the log beyond
+    /// the kept ones to the system.
     pub(super) fn clear_died(&self) {
         // A large transaction of the dead holder may have backed more of the log.
         let _ = self
@@ -209,15 +210,17 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         LogPosition { sequence, count }
     }
 
-    /// Returns true if no commit has stored words since this position, so that the words copied since belong to it.
+    /// Returns true if no commit has stored words since this position, so that the words copied since belong to it. A
+    /// commit that was running at the position and has not ended is none: [`adopt_position`](Self::adopt_position)
+    /// repeats it.
     pub fn is_unchanged_since(&self, position: LogPosition) -> bool {
         // Acquire, and relaxed after it: as a reader does it.
         fence(Ordering::Acquire);
         self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed) == position.sequence
     }
 
-    /// Continues from this position in a copy that no other process knows. If a commit was running, the first member
-    /// that takes the lock repeats it.
+    /// Continues from this position in a copy that no other process knows: frees its lock, and removes its poison. If a
+    /// commit was running, the first member that takes the lock repeats it and reclaims pages.
     pub fn adopt_position(&self, LogPosition { sequence, count }: LogPosition) {
         // Relaxed, all: no other process knows this memory. The new sequence differs from all of the old memory.
         let set = |at, value| self.seqlock.word(at).store(value, Ordering::Relaxed);
@@ -254,7 +257,7 @@ pub struct Writer<'a, W, M> {
 }
 
 impl<W: Words, M: Members> Writer<'_, W, M> {
-    /// Adds memory that was free to the fresh memory, which is written at once from now on.
+    /// Adds memory that was free to the fresh memory, in which [`WriteWords::set`] stores at once from now on.
     pub(super) fn add_fresh(&mut self, start: u64, len: u64) {
         self.pending.fresh.add(start, len);
     }
@@ -264,7 +267,8 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
         self.pending.created.push(at);
     }
 
-    /// Copies bytes into a fresh block.
+    /// Copies bytes into a fresh block, at a multiple of 8. The rest of the last word is undefined, and a rollback does
+    /// not restore the bytes.
     pub fn init_bytes(&mut self, at: u64, bytes: &[u8]) -> Result<(), HeapError> {
         match self.log.seqlock.words().copy_in(at, bytes) {
             true => Ok(()),

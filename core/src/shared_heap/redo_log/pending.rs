@@ -64,6 +64,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
+    /// Creates a list without writes.
     pub(super) fn new() -> Self {
         Writes {
             inline: [(0, 0); INLINE],
@@ -81,6 +82,7 @@ impl Writes {
         }
     }
 
+    /// Returns the offset and the value of a write, to be changed. The offset must stay.
     pub(super) fn get_mut(&mut self, number: usize) -> &mut (u64, u64) {
         match number.checked_sub(INLINE) {
             None => &mut self.inline[number],
@@ -99,7 +101,7 @@ impl Writes {
             .position(|&(known, _)| known == at)
     }
 
-    /// Adds a write of a new word.
+    /// Adds a write of a word that has none.
     #[inline]
     pub(super) fn push(&mut self, at: u64, value: u64) {
         if self.count < INLINE {
@@ -127,6 +129,7 @@ impl Writes {
         }
     }
 
+    /// Returns the offsets and the values of all writes, in the order of the first change of each word.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let inline = self.inline[..self.count.min(INLINE)].iter();
         inline.chain(&self.overflow).copied()
@@ -143,6 +146,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
+    /// Adds a range of memory, which must overlap no other one.
     pub(super) fn add(&mut self, start: u64, len: u64) {
         self.order.push(start);
         self.ends.insert(start, start + len);

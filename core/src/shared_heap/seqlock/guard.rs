@@ -7,7 +7,10 @@ use std::sync::atomic::AtomicUsize as PrivateUsize;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 
 impl<W: Words, M: Members> SeqLock<W, M> {
-    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`].
+    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`]. Fails as
+    /// [`check`](Self::check) does, with [`HeapError::ReadOnly`] in a read-only process, and with
+    /// [`HeapError::Detached`] or [`HeapError::Replaced`] while another thread closes or replaces the memory. The log
+    /// of a dead holder is left to the caller.
     #[inline]
     pub(in crate::shared_heap) fn acquire(
         &self,
@@ -48,7 +51,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(held)
     }
 
-    /// Releases a lock whose guard was leaked.
+    /// Releases a lock whose guard was leaked, as the drop of the guard does: not in a forked child, nor after this
+    /// process has left.
     #[inline]
     pub(in crate::shared_heap) fn release_leaked(&self) {
         drop(SeqLockGuard {

@@ -102,7 +102,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         })
     }
 
-    /// Makes this process read-only, because another member alone changes the memory, or writable again.
+    /// Makes this process read-only, because another member alone changes the memory, or writable again. A thread that
+    /// already holds the lock keeps it.
     #[cfg(not(loom))]
     pub fn set_read_only(&self, read_only: bool) {
         // Release: a thread that may write finds memory that is writable.
@@ -116,12 +117,12 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.read_only.load(Acquire)
     }
 
-    /// Returns the member that holds the lock now; 0 if none does.
+    /// Returns the member that holds the lock now; 0 if none does. A hint.
     pub fn holder(&self) -> u64 {
         owner_lock::holder(self.word(0))
     }
 
-    /// Returns a number that differs after each change.
+    /// Returns a number that differs after each change. A hint.
     pub fn sequence(&self) -> u64 {
         // Relaxed: a hint.
         self.word(AT_SEQUENCE).load(Ordering::Relaxed)
@@ -143,7 +144,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     }
 
     /// Tries to copy words as of one moment while members may change them. `copy` runs once for each attempt and must
-    /// tolerate inconsistent values.
+    /// tolerate inconsistent values; only the result of a consistent attempt is returned, and a corruption in it
+    /// poisons the memory. Never waits for the lock: the caller acquires it if no attempt has succeeded.
     #[inline]
     pub fn read<R, E: TransactionError>(
         &self,
@@ -191,7 +193,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Returns an error if the memory is unusable for all members, or for this process.
+    /// Returns an error if the memory is unusable: [`HeapError::Detached`] in a forked child or after this process has
+    /// left, [`HeapError::Poisoned`] or [`HeapError::Replaced`] for all members.
     #[inline]
     pub fn check(&self) -> Result<(), HeapError> {
         if !self.is_own_process() || self.members.self_id() == 0 {
@@ -200,7 +203,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         self.check_poison()
     }
 
-    /// Returns an error if a member has reported a corruption or a replacement.
+    /// Returns [`HeapError::Poisoned`] or [`HeapError::Replaced`] if a member has reported a corruption or a
+    /// replacement.
     #[inline]
     fn check_poison(&self) -> Result<(), HeapError> {
         // Relaxed: a flag. A member that sees it late meets the corrupt value itself.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 impl<W: Words, M: Members> SeqLock<W, M> {
     /// Refuses the lock to all other threads of this process, which is about to leave, and waits until none of them
-    /// holds it or `deadline` passes.
+    /// holds it or `deadline` passes: then some may still hold it, without an error.
     pub fn close(&self, deadline: u64) {
         // SeqCst: in one order with `acquire`, so that either that thread sees this store, or this thread sees it as
         // active.

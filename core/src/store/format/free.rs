@@ -29,7 +29,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.free_cells(vec![cell], self.budget)
     }
 
-    /// Frees the values that removed cells refer to, with their contents.
+    /// Frees the values that removed cells refer to, with their contents, at the end of the transaction. Fails if they
+    /// have more cells than `budget` allows.
     pub(in crate::store) fn free_cells(
         &mut self,
         mut left: Vec<Cell>,
@@ -58,7 +59,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Keeps a copy of a container that is about to be removed in `removed`, if this process has a proxy of it.
+    /// Keeps a copy of a container that is about to be removed in `removed`, if this process has a proxy of it. A
+    /// buffer is not kept, nor a container that cannot be copied.
     fn keep_removed(&mut self, header: Header) -> Result<(), StoreError> {
         let id = self.t.get(header.at)?;
         if self.proxies.has(id) && header.kind != Type::Buffer {
@@ -81,7 +83,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     }
 
     /// Frees the payload of a container, or defers that while it is pinned. Adds its cells to `left`, which the caller
-    /// frees.
+    /// frees. Fails with [`StoreError::CapacityExceeded`] if no more frees can be deferred.
     fn free_payload(
         &mut self,
         header: Header,

@@ -36,7 +36,7 @@ pub(in crate::store) struct Mutator<'t, 'w, W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Allocates a block of `len` bytes in the transaction. Returns its offset.
+    /// Allocates a block of `len` bytes in the transaction, with undefined contents. Returns its offset.
     pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
         Ok(self.heap.allocate(self.t, len)?)
     }
@@ -51,8 +51,9 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.heap.pending_frees(self.t)
     }
 
-    /// Creates the header of a container with the next number. If it is a record, the header has space for `len`
-    /// fields, which the caller writes.
+    /// Creates the header of a container with the next number, which is used up even if the transaction is rolled back.
+    /// The container has no payload. If it is a record, the header has space for `len` fields, which the caller writes.
+    /// Fails with [`StoreError::CapacityExceeded`] if `len` is too large.
     pub(in crate::store) fn make_header(
         &mut self,
         kind: Type,

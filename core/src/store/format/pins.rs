@@ -37,7 +37,7 @@ impl Pins {
         self.0 + 16 + 16 * number
     }
 
-    /// Adds a pin of this member upon a block. Returns false if the table is full.
+    /// Adds a pin of this member upon a block, which may have others. Returns false if the table is full.
     pub(in crate::store) fn add(
         &self,
         t: &mut impl WriteWords,

@@ -96,7 +96,7 @@ impl Versions {
     }
 
     /// Appends to `ids` the id of the container whose header lies at this offset, and those of all containers around
-    /// it.
+    /// it, up to the greatest depth of a value.
     pub(in crate::store) fn ancestor_ids(
         t: &impl ReadWords,
         at: u64,
@@ -116,8 +116,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Counts a change of the container whose header lies at this offset, and of all containers around it. Returns true
-    /// if one of them is watched.
+    /// Counts a change of the container whose header lies at this offset, and of all containers around it, up to the
+    /// greatest depth of a value. Returns true if one of them is watched.
     pub(in crate::store) fn bump(
         &self,
         t: &mut impl WriteWords,

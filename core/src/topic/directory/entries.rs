@@ -36,6 +36,7 @@ pub enum SeatState {
 }
 
 impl SeatWord {
+    /// Create the word of a seat from its parts.
     pub(super) fn new(generation: u32, policy: Policy, state: SeatState) -> Self {
         SeatWord(u64::from(generation) << 32 | (policy as u64) << 8 | state as u64)
     }

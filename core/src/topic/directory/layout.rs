@@ -62,6 +62,7 @@ impl Capacity {
         pins: PINS,
     };
 
+    /// Return the offset of the words of the seats.
     pub(super) fn seat_words_at(self) -> u64 {
         FIRST_LISTING + LISTING * self.listings as u64
     }

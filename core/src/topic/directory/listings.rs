@@ -34,7 +34,8 @@ impl<W: Words> Directory<W> {
         self.word(JOINED).load(Ordering::Acquire)
     }
 
-    /// Acquire a listing for this member. Return its number and generation; None if all are taken.
+    /// Acquire a listing for this member, which [`open_listing`](Self::open_listing) then publishes. Return its number
+    /// and generation; None if all are taken.
     pub fn acquire_listing(&self, self_id: u64) -> Option<(usize, u64)> {
         let take = |&listing: &usize| {
             let owner = self.listing(listing, OWNER);
@@ -54,7 +55,7 @@ impl<W: Words> Directory<W> {
         Some((listing, generation))
     }
 
-    /// Publish the log of an acquired listing. Subscribers attach themselves to it from now on.
+    /// Publish the log of an acquired listing. Subscribers attach themselves to it from now on; the caller wakes them.
     pub fn open_listing(&self, listing: usize, token: u64, descriptor: i32) {
         // Relaxed: published with the descriptor.
         self.listing(listing, TOKEN).store(token, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl<W: Words> Directory<W> {
         self.count_change();
     }
 
-    /// Release a listing. Attached subscribers can still read all published records.
+    /// Release a listing. Attached subscribers can still read all published records. The caller wakes all sleepers.
     pub fn release_listing(&self, listing: usize) {
         // Release: a process that finds it closed finds all that was published.
         self.listing(listing, DESCRIPTOR)

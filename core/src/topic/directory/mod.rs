@@ -59,7 +59,7 @@ pub struct Directory<W> {
 
 impl<W: Words> Directory<W> {
     /// Open the directory that begins at `start`, a multiple of [`SEAT`], in these words, which are large enough for
-    /// it.
+    /// it. Panics if they are not, or if the capacity exceeds that of a topic.
     pub fn new(words: W, start: u64, capacity: Capacity) -> Self {
         assert!(start % SEAT == 0 && words.size() as u64 >= start + capacity.size());
         assert!(capacity.seats <= crate::topic::log_layout::MAX_SEATS);
@@ -76,6 +76,7 @@ impl<W: Words> Directory<W> {
         self.capacity
     }
 
+    /// Return the word at this offset from the beginning of the directory.
     #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
         let word = self.words.word(self.start + at);

@@ -10,16 +10,19 @@ use crate::topic::policy::Policy;
 use std::io;
 
 impl<W: Words> Directory<W> {
+    /// Return the word of a seat in the memory.
     #[inline]
     pub(super) fn seat_word_at(&self, seat: usize) -> &AtomicU64 {
         self.word(self.capacity.seat_words_at() + 8 * seat as u64)
     }
 
+    /// Return the word with the member that has a seat.
     pub(super) fn owner_word(&self, seat: usize) -> &AtomicU64 {
         let seats = self.capacity.seats as u64;
         self.word(self.capacity.seat_words_at() + 8 * (seats + seat as u64))
     }
 
+    /// Return the word with the parameter of a seat's policy.
     pub(super) fn lag_word(&self, seat: usize) -> &AtomicU64 {
         let seats = self.capacity.seats as u64;
         self.word(self.capacity.seat_words_at() + 8 * (2 * seats + seat as u64))
@@ -30,8 +33,9 @@ impl<W: Words> Directory<W> {
         self.capacity.seats_at() + SEAT * seat as u64
     }
 
-    /// Acquire a seat for this member, in the state joining. Return its number and its word; None if all seats are
-    /// taken. `prepare` allocates memory, given its offset and its number of bytes.
+    /// Acquire a seat for this member, in the state joining, until it is activated or released. Return its number and
+    /// its word; None if all seats are taken. `prepare` allocates memory, given its offset and its number of bytes; if
+    /// it fails, the seat is free again.
     pub(in crate::topic) fn acquire_seat(
         &self,
         self_id: u64,
@@ -75,6 +79,7 @@ impl<W: Words> Directory<W> {
         }
     }
 
+    /// Store the word of a seat, and with it publish its cells, its pins and its lag.
     pub(super) fn set_seat_word(&self, seat: usize, word: SeatWord) {
         // Release: a reader of the seat word sees the cells.
         self.seat_word_at(seat).store(word.0, Ordering::Release);
@@ -124,7 +129,7 @@ impl<W: Words> Directory<W> {
         (0..self.capacity.seats).map(seated).filter(is_taken)
     }
 
-    /// Return the member that has a seat.
+    /// Return the member that has a seat; 0 if none has. A hint.
     pub(in crate::topic) fn owner(&self, seat: usize) -> u64 {
         // Relaxed: only for statistics.
         self.owner_word(seat).load(Ordering::Relaxed)

@@ -43,7 +43,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Return the heads of the subscribers whose unread records are kept.
+    /// Return the heads of the subscribers whose unread records are kept. Cut off each subscriber whose head is
+    /// impossible.
     pub(super) fn respected_heads(&mut self) -> Vec<SubscriberHead> {
         let seats = 0..self.directory.capacity().seats;
         seats.filter_map(|seat| self.read_head(seat)).collect()
@@ -103,7 +104,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         });
     }
 
-    /// Stop waiting for a subscriber, and store the reason for it.
+    /// Stop waiting for a subscriber, and store the reason for it, which the subscriber finds before it trusts what it
+    /// has read. The caller has a fence before it overwrites anything.
     pub(super) fn cut_off(&mut self, seat: usize, word: SeatWord, why: CutReason) {
         self.known[seat].cut = Some(word.generation());
         let word = u64::from(word.generation()) << 32 | why as u64;

@@ -9,8 +9,10 @@ use crate::topic::directory::SEQ;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Reserve a block for `len` bytes. Fails with `TooLarge` if it can never fit, and with `Full` if there is no
-    /// memory now; a caller that waits is then announced in the listing.
+    /// Reserve a block for `len` bytes, which the caller fills and then appends or frees. Reclaims read records and
+    /// cuts off slow subscribers if needed. Fails with `TooLarge` if it can never fit, and with `Full` if there is no
+    /// memory now; a caller that waits is then announced in the listing, until [`cancel_wait`](Self::cancel_wait) or
+    /// its success.
     pub fn reserve(&mut self, len: u64, on_full: OnFull) -> Result<Block, PublishError> {
         let most = self.blocks.size();
         if len > most {
@@ -59,7 +61,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         self.blocks.free(block.run);
     }
 
-    /// Free memory for `len` bytes, or a part of it. Return the error details if there is none to free.
+    /// Free memory for `len` bytes, or a part of it: the caller tries again. Cuts off slow subscribers. Return the
+    /// error details if there is none to free.
     #[cold]
     fn free_memory_for(&mut self, len: u64) -> Result<(), NoRoom> {
         if self.free_unpinned() {

@@ -158,7 +158,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     }
 
     /// Write a small record, which [`publish`](Self::publish) makes visible. With `aligned` its payload begins at a
-    /// multiple of [`ALIGNMENT`].
+    /// multiple of [`ALIGNMENT`]. Cuts off slow subscribers if there is no room. Fails with `Full` if there is still
+    /// none; a caller that waits is then announced in the listing, until [`cancel_wait`](Self::cancel_wait).
     #[inline]
     pub fn append(
         &mut self,
@@ -181,7 +182,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
-    /// Write the record of a block, of which `used` bytes are filled. An error contains the block.
+    /// Write the record of a block, of which `used` bytes are filled; [`publish`](Self::publish) makes it visible.
+    /// Fails as [`append`](Self::append) does; the error contains the block, which the caller frees or appends later.
     pub fn append_block(
         &mut self,
         form: u8,
@@ -247,7 +249,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         found.map(|each| each.1)
     }
 
-    /// Announce the condition for which a waiter is about to sleep. The waiter checks once more before it sleeps.
+    /// Announce the condition for which a waiter is about to sleep, in place of its last one. The waiter checks once
+    /// more before it sleeps.
     fn announce(&mut self, waiter: Waiter, waiting: WakeCondition) {
         self.waiting.retain(|each| each.0 != waiter);
         self.waiting.push((waiter, waiting));

@@ -8,7 +8,8 @@ use crate::topic::blocks::PageRun;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Reclaim all records below `to`, unless a subscriber that must read them has joined.
+    /// Reclaim all records below `to`, unless a subscriber that must read them has joined: then only those below its
+    /// head. The caller checks `kept`.
     pub(super) fn reclaim_up_to(&mut self, to: u64) {
         if to > self.floor {
             self.floor = to;

@@ -9,8 +9,8 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Make room for one record of this length in the ring. Fails with `Full` if there is none; a caller that waits is
-    /// then announced in the listing.
+    /// Make room for one record of this length in the ring: reclaim read records and cut off slow subscribers. Fails
+    /// with `Full` if there is none; a caller that waits is then announced in the listing.
     #[cold]
     pub(super) fn make_room(
         &mut self,
@@ -49,8 +49,9 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         by_bytes.max(self.next.saturating_sub(self.limits.low))
     }
 
-    /// Load all heads and reclaim records until there is room. Return the seat of the slowest subscriber and the error
-    /// details if there is no room before it has read, or if the publisher waits for it to reach `target`.
+    /// Load all heads, cut off slow subscribers, and reclaim records until there is room. Return the seat of the
+    /// slowest subscriber and the error details if there is no room before it has read, or if the publisher waits for
+    /// it to reach `target`.
     fn try_make_room(
         &mut self,
         len: u64,

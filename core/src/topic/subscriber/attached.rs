@@ -59,7 +59,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Load the number of published records, or return the event that the log is corrupt.
+    /// Load the number of published records, or return the event that the log is corrupt: the tail has gone back.
     #[inline]
     pub(super) fn poll_tail(&mut self) -> Result<u64, Received> {
         // Acquire: pairs with the Release of `publish`.
@@ -71,7 +71,8 @@ impl<L: LogMemory> AttachedLog<L> {
         Ok(tail)
     }
 
-    /// Skip to record `seq`, and count the skipped records as missed.
+    /// Skip to record `seq`, and count the skipped records as missed; do nothing if it is not ahead. The head is not
+    /// stored in the directory.
     pub(super) fn skip_to<D: Words>(&mut self, seq: u64, directory: &Directory<D>, seat: usize) {
         let missed = seq.saturating_sub(self.head);
         if missed > 0 {
@@ -83,7 +84,8 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Store the head. Return true if the publisher may sleep for it.
+    /// Store the head. Return true if the publisher may sleep for it, and the caller wakes it; store nothing and return
+    /// false if another publisher has the cell.
     #[inline]
     pub(super) fn publish_head<D: Words>(&self, directory: &Directory<D>, seat: usize) -> bool {
         if self.is_replaced {

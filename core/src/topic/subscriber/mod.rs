@@ -65,7 +65,8 @@ impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
 
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// Acquire a seat for member `self_id`, and attach it to all publishers. `prepare` allocates memory as in
-    /// [`Directory::acquire_seat`]. Return None if all seats are taken.
+    /// [`Directory::acquire_seat`]; its error is returned. Return None if all seats are taken. Publishers that cannot
+    /// be read are no error: see [`next_unreadable`](Self::next_unreadable).
     pub fn subscribe(
         directory: Directory<D>,
         (self_id, is_ours): (u64, OwnershipCheck),
@@ -136,6 +137,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.sources().any(|source| !self.is_publishing(source))
     }
 
+    /// Return true if a publisher has not ended.
     fn is_publishing(&self, source: PublisherId) -> bool {
         (self.directory).is_listed(source.listing, source.generation)
     }
@@ -146,7 +148,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.directory.version() != self.version
     }
 
-    /// Attach the subscriber to publishers that have come since the last call.
+    /// Attach the subscriber to publishers that have come since the last call. Those that cannot be read are no error:
+    /// see [`next_unreadable`](Self::next_unreadable).
     pub fn refresh(&mut self, open: &mut impl Opener<L>) -> Wakeups {
         self.attach_all(History::Oldest, true, open)
     }
@@ -263,7 +266,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.is_stale() || has_event || self.attached.iter().any(has_records)
     }
 
-    /// Return the event that a publisher has gone and its log was read to the end, once for each; else `Empty`.
+    /// Return the event that a publisher has gone and its log was read to the end, and stop reading it; else `Empty`.
     fn poll_gone(&mut self) -> Received {
         let is_gone = |each: &AttachedLog<L>| {
             // The load of the tail is after that of the listing, so all that was published is found. Acquire: pairs
@@ -280,7 +283,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
-    /// Stop reading the log at this index. Return its publisher.
+    /// Stop reading the log at this index, after which the publisher no longer waits for this subscriber. Return its
+    /// publisher. The last log takes the index.
     fn drop_attached(&mut self, index: usize) -> PublisherId {
         let attached = self.attached.swap_remove(index);
         self.lost_before = self.lost_before.saturating_add(attached.lost);

@@ -35,7 +35,8 @@ impl<D: Words> Drop for PinTable<D> {
 }
 
 impl<D: Words> PinTable<D> {
-    /// Take a pin that is not in use, and return its number; None if all are in use.
+    /// Take a pin that is not in use, and return its number; None if all are in use. The caller sets it in the
+    /// directory or calls [`mark_free`](Self::mark_free).
     pub(super) fn acquire(&self) -> Option<usize> {
         let most = self.directory.capacity().pins;
         let free = |used: u32| (0..most).find(|pin| used >> pin & 1 == 0);
@@ -46,7 +47,8 @@ impl<D: Words> PinTable<D> {
         used.ok().and_then(free)
     }
 
-    /// Clear a pin in the directory, return the `len` bytes that it borrowed, and make the pin available.
+    /// Clear a pin in the directory, return the `len` bytes that it borrowed, and make the pin available. The directory
+    /// stays if the seat is no longer ours.
     pub(super) fn release(&self, pin: usize, source: PublisherId, len: u64) {
         if (self.is_ours)() {
             self.directory.clear_pin(self.seat, pin);

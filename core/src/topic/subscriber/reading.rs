@@ -22,7 +22,8 @@ const MAX_RING_SHARE: u64 = 4;
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// Receive up to `most` messages: those of each publisher in order, and several publishers in turn. The bytes of
     /// small ones are appended to `out`; large ones are pinned if `pins` is true and a pin is free, and copied
-    /// otherwise.
+    /// otherwise. One call copies a bounded number of bytes, so it may return fewer messages although more are there.
+    /// An event other than messages and `Empty` ends the reading of its publisher. The caller does the wake-ups.
     pub fn receive(
         &mut self,
         most: usize,
@@ -90,7 +91,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         read
     }
 
-    /// Read the records that the publisher keeps for this subscriber.
+    /// Read the records that the publisher keeps for this subscriber. After an error the caller drops what was
+    /// appended, and the head stays.
     fn read_kept(
         &mut self,
         index: usize,
@@ -152,7 +154,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         Some(Received::CutOff(attached.source, why))
     }
 
-    /// Read the last records, which the publisher may overwrite meanwhile.
+    /// Read the last records, which the publisher may overwrite meanwhile: those are skipped and count as missed. After
+    /// an error the messages before it stay.
     fn read_last(
         &mut self,
         index: usize,

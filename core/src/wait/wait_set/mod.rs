@@ -94,8 +94,8 @@ impl<B: WaitSetMemory> WaitSet<B> {
         &self.backing
     }
 
-    /// Acquire a slot for a thread or a loop: a free one, or else one of a dead process. Fails with
-    /// [`WaitSetError::Full`] if there is none.
+    /// Acquire a slot for a thread or a loop: a free one, or else one of a dead process, whose wake-up is passed on.
+    /// Fails with [`WaitSetError::Full`] if there is none.
     pub fn acquire_slot(self: &Arc<Self>) -> Result<Slot<B>, WaitSetError> {
         for index in 0..self.backing.slots() {
             let found = self.load(index);
@@ -175,7 +175,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         }
     }
 
-    /// Return the number of sleepers, including those that are about to sleep.
+    /// Return the number of sleepers, including those that are about to sleep. A hint.
     pub fn sleepers(&self) -> usize {
         self.announced().slots().count()
     }
@@ -216,7 +216,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         }
     }
 
-    /// Wake the sleeper of this slot. Return false if none sleeps there, or it is dead.
+    /// Wake the sleeper of this slot. Return false if none sleeps there, or it is dead: its slot is then freed.
     fn wake_slot(&self, index: usize) -> bool {
         let found = self.load(index);
         let Some(how) = found.wake_method() else {
@@ -243,7 +243,9 @@ impl<B: WaitSetMemory> WaitSet<B> {
         false
     }
 
-    /// Take over a slot whose owner is not alive. Return its word, and true if the dead owner had been woken.
+    /// Take over a slot whose owner is not alive. Return its word, and true if the dead owner had been woken: the
+    /// caller passes that wake-up on. Return None if the owner is alive, the slot is free, or another process was
+    /// quicker.
     fn take_over(&self, index: usize, is_alive: impl Fn(u32) -> bool) -> Option<(SlotWord, bool)> {
         // Acquire: pairs with the Release of `try_acquire`. The owner was alive before it took the slot, so this
         // process sees it alive, unless it has died since.
@@ -268,7 +270,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         Some(entry)
     }
 
-    /// Free a slot that contains `entry` and whose bit is cleared.
+    /// Free a slot that contains `entry` and whose bit is cleared. Does nothing if the slot belongs to another process.
     fn free(&self, index: usize, entry: SlotWord) {
         let free = entry.with_state(SlotState::Free);
         // Release: pairs with the Acquire of `try_acquire`. Relaxed: on failure the slot belongs to another process.
@@ -328,7 +330,8 @@ impl<B: WaitSetMemory> Slot<B> {
         ours.store(ticket, Relaxed);
     }
 
-    /// Announce a sleep. The caller checks once more before it sleeps.
+    /// Announce a sleep. The caller checks once more before it sleeps, and then withdraws or cancels. Fails if the slot
+    /// no longer belongs to this process.
     pub fn announce(&mut self, how: WakeMethod) -> Result<(), WaitSetError> {
         let state = match how {
             WakeMethod::Futex => SlotState::OnFutex,

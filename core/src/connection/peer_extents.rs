@@ -67,7 +67,8 @@ impl PeerExtents {
         self.sender.upgrade()
     }
 
-    /// Return an entry that refers to the lent block of the peer that contains these bytes, if there is one.
+    /// Return an entry that refers to the lent block of the peer that contains these bytes, if this side has a loan of
+    /// it.
     pub(super) fn entry_for(&self, address: usize, len: usize) -> Option<Entry> {
         let table = lock(&self.table);
         let (extent, offset) = extent::find(&table.extents, address, len)?;
@@ -83,7 +84,9 @@ impl PeerExtents {
         })
     }
 
-    /// Open a loan of the block at `place` for the buffer `entry`. Extent updates come from `socket`.
+    /// Open a loan of the block at `place` for the buffer `entry`, which counts until it is dropped. Extent updates
+    /// come from `socket`. Fails with a violation if the peer must not name the block, and also if this process cannot
+    /// map its extent.
     pub(super) fn open_loan(
         self: &Arc<Self>,
         socket: BorrowedFd<'_>,
@@ -189,8 +192,9 @@ impl ExtentTable {
         Ok(self.extents.get(&number))
     }
 
-    /// Receive all pending extent updates, and map the new extents. Return the `errno` if this process could not
-    /// receive the next one, which stays pending for the next frame that names an unknown extent.
+    /// Receive all pending extent updates, and map the new extents; one that cannot be mapped now is tried again when a
+    /// frame names it. Return the `errno` if this process could not receive the next one, which stays pending for the
+    /// next frame that names an unknown extent.
     fn receive_updates(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
             match extent_update::receive(socket) {
@@ -229,7 +233,7 @@ impl ExtentTable {
         }
     }
 
-    /// End a loan.
+    /// End a loan here; the caller tells the peer.
     fn end_loan(&mut self, place: BlockRef) {
         if let Some((count, _)) = self.loans.get_mut(&place) {
             *count -= 1;

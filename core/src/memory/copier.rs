@@ -36,7 +36,7 @@ struct CopyCosts {
 }
 
 impl CopyCosts {
-    /// Choose the method for the next copy.
+    /// Choose the method for the next copy, and count it: the slower one now and then, to time it again.
     fn choose(&mut self) -> Method {
         self.copies = self.copies.wrapping_add(1);
         let streams = self.plain > MIN_SPEEDUP * self.stream;
@@ -104,6 +104,8 @@ unsafe fn plain(to: *mut u8, from: *const u8, len: usize) {
     unsafe { bytes::copy(to, from, len) };
 }
 
+/// Copy by stores past all caches.
+///
 /// # Safety
 /// The same as [`Copier::copy`].
 #[cfg(target_arch = "x86_64")]

@@ -70,7 +70,7 @@ impl Kind {
         Kind::Signal,
     ];
 
-    /// Return the kind of shared object with this number.
+    /// Return the kind of shared object with this number; None for a connection and an unknown number.
     pub fn shared_object(number: u32) -> Option<Self> {
         let mut all = Kind::SHARED_OBJECTS.into_iter();
         all.find(|&kind| kind as u32 == number)
@@ -142,7 +142,8 @@ pub fn create(
     Ok(mapping)
 }
 
-/// Map a region that a peer has laid out, and check its header. The contents of its kind are visible then.
+/// Map a region that a peer has laid out, and check its header. The contents of its kind are visible then, and not
+/// checked. Fails with a [`RegionError::Header`] for `ready` while the peer still lays it out.
 pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, RegionError> {
     let mapping = map(file, layout.size)?;
     // Acquire: pairs with the Release in `create`.
@@ -159,7 +160,7 @@ pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, Regio
     Ok(mapping)
 }
 
-/// Return the number of a region's kind, before it is mapped.
+/// Return the number of a region's kind, before it is mapped: an unchecked value.
 pub fn kind(file: &File) -> io::Result<u32> {
     let mut kind = [0; 4];
     file.read_exact_at(&mut kind, AT_KIND as u64)?;

@@ -37,7 +37,7 @@ pub fn seal(file: &impl AsFd) -> io::Result<()> {
         .map(drop)
 }
 
-/// Return true if the file is sealed.
+/// Return true if the file has all the seals of [`seal`]; false for a file that cannot be sealed.
 pub fn is_sealed(file: &impl AsFd) -> bool {
     // SAFETY: the descriptor is open; no memory is involved.
     let seals = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GET_SEALS) };
@@ -49,7 +49,7 @@ pub fn path(process: libc::pid_t, descriptor: RawFd) -> String {
     format!("/proc/{process}/fd/{descriptor}")
 }
 
-/// Open a descriptor of a process for reading.
+/// Open a descriptor of a process for reading. The caller checks what it is: see [`is_sealed`].
 pub fn open(process: libc::pid_t, descriptor: RawFd) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // Non-blocking, because the file may be anything, and the open must not wait for another process.
@@ -60,8 +60,8 @@ pub fn open(process: libc::pid_t, descriptor: RawFd) -> io::Result<File> {
 /// Flag of a thread, as /proc shows it: it has begun to end.
 const EXITING: u64 = 0x4;
 
-/// Return true if a process has begun to end. Its descriptors can no longer be opened then, although the kernel may
-/// need a long time to close them and to release their locks.
+/// Return true if a process has begun to end, or is gone. Its descriptors can no longer be opened then, although the
+/// kernel may need a long time to close them and to release their locks. Return false if /proc is not available.
 pub fn is_ending(process: libc::pid_t) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
         Ok(status) => has_ending_flags(&status),

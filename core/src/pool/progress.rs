@@ -49,6 +49,7 @@ pub struct ChunkState {
 }
 
 impl ChunkState {
+    /// Decode the state from the word of a slot.
     fn of(word: u64) -> Self {
         ChunkState {
             begun: (word >> 32) as u32,
@@ -56,6 +57,7 @@ impl ChunkState {
         }
     }
 
+    /// Encode the state as the word of a slot.
     fn word(self) -> u64 {
         u64::from(self.begun) << 32 | u64::from(self.limit)
     }
@@ -78,7 +80,8 @@ impl Progress {
         self.page.u64_at(slot * STRIDE + STOPPED)
     }
 
-    /// Open a slot for a chunk of this many tasks. Called by the pool.
+    /// Open a slot for a chunk of this many tasks, in which the worker has no chunk. Called by the pool, which then
+    /// sends the chunk.
     pub fn open(&self, slot: usize, count: u32) {
         // Relaxed: the worker reads them for this chunk once it has its frame, whose publication releases them.
         self.to_stop(slot).store(0, Ordering::Relaxed);
@@ -90,7 +93,7 @@ impl Progress {
         self.slot(slot).store(state.word(), Ordering::Relaxed);
     }
 
-    /// Begin the next task of a chunk. Return false if the chunk has ended. Called by the worker.
+    /// Begin the next task of a chunk, by counting it. Return false if the chunk has ended. Called by the worker.
     #[inline]
     pub fn begin(&self, slot: usize) -> bool {
         let next = |word| {
@@ -105,8 +108,8 @@ impl Progress {
             .is_ok()
     }
 
-    /// End a chunk before its task `keep`, or before the next task that was not begun. Return its state. Called by the
-    /// pool.
+    /// End a chunk before its task `keep`, or before the next task that was not begun if that is later; never extend
+    /// it. Return its state. Called by the pool.
     pub fn shorten(&self, slot: usize, keep: u32) -> ChunkState {
         let end = self.limits[slot].load(Ordering::Relaxed);
         let sooner = |word| {
@@ -149,7 +152,7 @@ impl Progress {
         )
     }
 
-    /// Clear the bit of a coroutine. Called by the pool.
+    /// Clear the bit of a coroutine. Called by the pool, before it sends the coroutine.
     pub fn clear_coroutine(&self, coroutine: usize) {
         let (word, bit) = self.coroutine_bit(coroutine);
         // Relaxed, as all of these: the worker reads it for this coroutine once it has its frame.
@@ -168,7 +171,8 @@ impl Progress {
         word.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// Return the number of begun tasks of a chunk, within its bounds. Called by the pool.
+    /// Return the number of begun tasks of a chunk, an untrusted value that is limited to its bounds. Called by the
+    /// pool.
     pub fn begun(&self, slot: usize) -> u32 {
         let claimed = ChunkState::of(self.slot(slot).load(Ordering::Relaxed)).begun;
         claimed.min(self.limits[slot].load(Ordering::Relaxed))

@@ -53,7 +53,8 @@ impl<M: RingMemory> Consumer<M> {
         (self.tail - self.head) as usize
     }
 
-    /// Return the number of bytes that can be read, after a load of the tail.
+    /// Return the number of bytes that can be read, after a load of the tail. Fails with a violation if the writer's
+    /// tail is impossible, or the memory was truncated.
     #[inline]
     pub fn available(&mut self) -> Result<usize, Violation> {
         // Acquire: the words below this tail are the ones that were written (table above).
@@ -89,7 +90,8 @@ impl<M: RingMemory> Consumer<M> {
         std::hint::black_box(self.get_word(0));
     }
 
-    /// Fill `bytes` with those that begin `offset` bytes beyond the head.
+    /// Fill `bytes` with those that begin `offset` bytes beyond the head. The caller has checked that they are there,
+    /// and releases them.
     #[inline]
     pub fn get(&self, offset: usize, bytes: &mut [u8]) {
         let mut offset = offset;
@@ -106,7 +108,7 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// Give `len` bytes, a multiple of [`WORD`], back to the writer.
+    /// Give `len` bytes, a multiple of [`WORD`], back to the writer. A sleeping writer is not woken.
     #[inline]
     pub fn release(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known());

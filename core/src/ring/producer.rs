@@ -54,7 +54,8 @@ impl<M: RingMemory> Producer<M> {
         (self.limit - self.tail) as usize
     }
 
-    /// Return the number of bytes that can be written, after a load of the head.
+    /// Return the number of bytes that can be written, after a load of the head. Fails with a violation if the reader's
+    /// head is impossible, or the memory was truncated.
     pub fn room(&mut self) -> Result<usize, Violation> {
         // Acquire: the reader has finished with the words below `head` (table above).
         let claim = self.memory.head().load(Ordering::Acquire);
@@ -88,8 +89,8 @@ impl<M: RingMemory> Producer<M> {
         self.memory.populate(self.used(), to)
     }
 
-    /// Write the two words that announce the growth into the room kept for them, and use `to` bytes from there on, for
-    /// which memory was allocated.
+    /// Write the two words that announce the growth into the room kept for them and publish them, and use `to` bytes
+    /// from there on, for which memory was allocated by [`populate`](Self::populate).
     pub fn grow(&mut self, words: [u64; 2], to: usize) {
         debug_assert!(to > self.used() && to <= self.memory.capacity());
         self.limit += GROWTH as u64;
@@ -119,7 +120,8 @@ impl<M: RingMemory> Producer<M> {
         self.memory.store_word(index, value);
     }
 
-    /// Write bytes `offset` bytes beyond the tail; the last word is padded with zeros.
+    /// Write bytes `offset` bytes beyond the tail; the last word is padded with zeros. The caller has checked the room,
+    /// and publishes them.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         let mut offset = offset;
@@ -138,7 +140,7 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Announce `len` more bytes, a multiple of [`WORD`].
+    /// Announce `len` more bytes, a multiple of [`WORD`], which were written. A sleeping reader is not woken.
     #[inline]
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known_room());

@@ -5,7 +5,8 @@ use crate::clock;
 use crate::wait::cpu_contention::YieldResult;
 
 impl<K> Poller<K> {
-    /// Yield the CPU to peers that need it, if one of them has had too little. Return the time afterwards.
+    /// Yield the CPU to peers that need it, if one of them has had too little. Return the time afterwards, or `now` if
+    /// no peer needed it.
     ///
     /// A peer on another CPU has its next frame ready before the poller has polled all channels, so the poller never
     /// waits. A peer on this CPU would run only when the kernel preempts the poller.

@@ -157,7 +157,8 @@ impl<K> Poller<K> {
         index
     }
 
-    /// Remove a channel, and return its key; None if there is no such channel.
+    /// Remove a channel, and return its key; None if there is no such channel. The channel is not closed, and its
+    /// number is used again.
     pub fn remove(&mut self, index: usize) -> Option<K> {
         let entry = self.entries.get_mut(index)?.take()?;
         self.remove_hot(index);
@@ -170,12 +171,12 @@ impl<K> Poller<K> {
         self.entries.iter().flatten().map(|entry| &entry.key)
     }
 
-    /// Return the key of a channel.
+    /// Return the key of a channel; None if there is no such channel.
     pub fn key(&self, index: usize) -> Option<&K> {
         self.entries.get(index)?.as_ref().map(|entry| &entry.key)
     }
 
-    /// Return the channel of this number.
+    /// Return the channel of this number; None if there is none.
     pub fn channel(&self, index: usize) -> Option<&Arc<Channel>> {
         self.entries
             .get(index)?
@@ -193,7 +194,8 @@ impl<K> Poller<K> {
         self.expects = Some(expected);
     }
 
-    /// Find the next frame on any channel, and spin for as long as it pays.
+    /// Find the next frame on any channel, and spin for as long as it pays. The frame stays in its channel, and the
+    /// caller takes it. The time until the next call counts as used by the channel whose frame was returned.
     pub fn poll(&mut self) -> PollResult {
         let start = clock::now();
         if let Some((index, began)) = self.served.take()
@@ -269,7 +271,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Poll every hot channel once, and sometimes the cold ones.
+    /// Poll every hot channel once, and sometimes the cold ones. Flush queued frames; a channel whose peer is behind is
+    /// not read.
     #[inline]
     fn poll_hot(&mut self, now: u64) -> PollResult {
         if now - self.cold_checked_at > COLD_CHECK_INTERVAL {

@@ -6,7 +6,8 @@ use crate::connection::channel::Channel;
 use crate::crash;
 
 impl<K> Poller<K> {
-    /// Make a channel hot after a wake-up. Return false if its peer has closed the loop waker.
+    /// Make a channel hot after a wake-up. Return false if its peer has closed the loop waker; true if there is no such
+    /// channel.
     pub fn wake(&mut self, index: usize) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(index) else {
             return true;
@@ -41,7 +42,7 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Make cold channels with frames hot, and park silent hot ones.
+    /// Make cold channels with frames or violations hot, and park silent hot ones, unless only one is hot.
     pub(super) fn check_cold(&mut self, now: u64) {
         let limit = self.spin.limit();
         for index in 0..self.entries.len() {
@@ -62,8 +63,9 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Park all channels before the loop continues. Return true if each will wake the loop, false if the loop must call
-    /// the poller again in its next iteration.
+    /// Park all channels before the loop continues, and end the slice. Return true if each will wake the loop, false if
+    /// the loop must call the poller again in its next iteration, because the slice was over or a channel has something
+    /// to do.
     pub fn park_all(&mut self) -> bool {
         self.slice = 0;
         self.served = None;

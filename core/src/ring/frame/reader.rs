@@ -58,7 +58,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.known() <= self.ring.used() / 2
     }
 
-    /// Load the tail that the writer has announced.
+    /// Load the tail that the writer has announced. Fails with a violation if it is impossible, or the memory was
+    /// truncated.
     #[inline]
     pub fn poll_tail(&mut self) -> Result<(), Violation> {
         self.ring.available().map(drop)
@@ -123,8 +124,8 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// Read the header of the next frame, if it has come, and store how the frame comes. Return as
-    /// [`peek`](Self::peek).
+    /// Read the header of the next frame, if it has come, and store how the frame comes. A frame that does not fit in
+    /// the ring is read in pieces from now on, and a growth of the ring is applied. Return as [`peek`](Self::peek).
     #[inline]
     fn parse_header(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();

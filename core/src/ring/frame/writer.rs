@@ -91,7 +91,9 @@ impl<M: RingMemory> FrameWriter<M> {
         in_order
     }
 
-    /// Publish a frame if there is room for all of it and no frame waits before it. Return true if it was published.
+    /// Publish a frame if there is room for all of it and no frame waits before it; the ring may grow for it. Return
+    /// true if it was published: the caller then wakes the reader. Return false if not: the caller may
+    /// [`keep`](Self::keep) it.
     #[inline]
     pub fn send(&mut self, opcode: u32, id: u64, payload: &[u8]) -> Result<bool, Violation> {
         let need = HEADER + padded(payload.len());
@@ -115,7 +117,8 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Grow the ring because there is no room for a frame of `need` bytes. Return false if it uses all its memory, or
-    /// none is available. No frame may be partly published.
+    /// none is available; memory that was refused is requested again only after some calls. No frame may be partly
+    /// published.
     #[cold]
     fn grow(&mut self, need: usize) -> bool {
         let (used, most) = (self.ring.used(), self.ring.memory().capacity());
@@ -164,7 +167,7 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Remove the first pending frame of `id` if `begins` is true for its opcode and nothing of it is published. Return
-    /// its opcode and payload.
+    /// its opcode and payload, whose loans the caller ends.
     pub fn cancel_pending(
         &mut self,
         id: u64,
@@ -186,7 +189,8 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Remove all pending frames of `id` for whose opcodes `belongs` is true and of which nothing is published, because
-    /// no caller waits for them. Return their opcodes and payloads.
+    /// no caller waits for them. One that is partly published stays, and counts as not awaited. Return the opcodes and
+    /// payloads of the removed ones, whose loans the caller ends.
     pub fn cancel_all_pending(
         &mut self,
         id: u64,
@@ -206,7 +210,8 @@ impl<M: RingMemory> FrameWriter<M> {
         unsent
     }
 
-    /// Publish as much of the pending frames as there is room for. Return true if anything was published.
+    /// Publish as much of the pending frames as there is room for; a frame of more than half the ring goes in pieces.
+    /// Return true if anything was published: the caller then wakes the reader.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
@@ -246,8 +251,8 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(published)
     }
 
-    /// Announce a sleep for room in the way `how`, and check again. Return true if less than half of the ring is free;
-    /// else withdraw the announcement.
+    /// Announce a sleep for room in the way `how`, and check again. Return true if less than half of the ring is free:
+    /// the caller may sleep. Else withdraw the announcement.
     pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;

@@ -30,7 +30,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     }
 
     /// Frees the values that removed cells refer to, with their contents, at the end of the transaction. Fails if they
-    /// have more cells than `budget` allows.
+    /// have more cells than `budget` has left: then they are corrupt.
     pub(in crate::store) fn free_cells(
         &mut self,
         mut left: Vec<Cell>,

@@ -55,7 +55,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Removes one pin of this process upon a block, and frees the block if this was its last pin and it was removed
-    /// from the store.
+    /// from the store. Does nothing if this process has no pin upon it.
     pub fn unpin(&self, deadline: u64, block: u64) -> Result<(), StoreError> {
         if self.unpin_as_reader(block) {
             return Ok(());
@@ -70,7 +70,8 @@ impl<W: Words, M: Members> Store<W, M> {
         unpinned
     }
 
-    /// Pins a committed buffer in the reader table, for a process that only reads the store.
+    /// Pins a committed buffer in the reader table, for a process that only reads the store. Fails with
+    /// [`HeapError::NeverStable`] if the owner replaces the buffer during each attempt.
     pub(in crate::store) fn pin_as_reader(
         &self,
         deadline: u64,

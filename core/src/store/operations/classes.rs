@@ -13,7 +13,9 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns the number of the class of this name. Adds the class, with this description, if there is none.
+    /// Returns the number of the class of this name. Adds the class, with this description, if there is none; the
+    /// description of an existing class stays. Fails with [`StoreError::CapacityExceeded`] if there are too many
+    /// classes.
     pub fn define_class(
         &self,
         open: Option<&mut OpenTransaction>,

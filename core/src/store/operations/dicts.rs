@@ -14,7 +14,7 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns true if a dict or a set has a key.
+    /// Returns true if a dict or a set has a key. Fails with [`StoreError::WrongType`] for other containers.
     #[inline]
     pub fn contains(
         &self,
@@ -73,7 +73,7 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces all items of a dict. The keys must be unique.
+    /// Replaces all items of a dict. Fails with [`StoreError::WrongType`] if a key comes twice.
     pub fn replace_items(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -38,7 +38,8 @@ pub enum Number {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns the offset of the cell of an item, or an error if there is no such item.
+    /// Returns the offset of the cell of an item, or an error if there is no such item or the container is of another
+    /// type.
     #[inline]
     pub(in crate::store) fn cell_at(
         &self,
@@ -59,7 +60,7 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Returns an item. A container is not copied.
+    /// Returns an item. A container is not copied: the reference to it is returned.
     #[inline]
     pub fn get(
         &self,
@@ -164,7 +165,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Adds to a number, and returns the sum. Fails with [`StoreError::NotANumber`] if the item or the sum is no number
-    /// that fits into a cell.
+    /// that fits into a cell, and with [`StoreError::KeyNotFound`] for a missing key, which is not added.
     pub fn add(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -209,7 +210,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes an item with all of its contents.
+    /// Removes an item with all of its contents. Fails with [`StoreError::WrongType`] for a field of a record.
     pub fn delete(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -247,7 +248,8 @@ impl<W: Words, M: Members> Store<W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Removes an item from its container. Returns the cell of its value, which the caller frees.
+    /// Removes an item from its container. Returns the cell of its value, which the caller frees. Fails with
+    /// [`StoreError::WrongType`] for a field of a record, and with [`StoreError::KeyNotFound`].
     pub(in crate::store) fn detach(
         &mut self,
         container: ContainerRef,

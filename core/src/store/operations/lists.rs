@@ -42,7 +42,8 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces the items of a list from one index up to another; both are limited to its length.
+    /// Replaces the items of a list from one index up to another by any number of values; both indices are limited to
+    /// its length, and the removed items are freed.
     pub fn splice(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -15,6 +15,7 @@ use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Adds a message at the end of the inbox, or at its beginning if `is_returned`: a received message that goes back.
+    /// The caller then notifies receivers by [`take_notice`](Self::take_notice).
     pub fn send(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -33,8 +34,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes and returns the first message, copied as by [`remove`](Self::remove), if `wanted` accepts it. Returns
-    /// None if there is none.
+    /// Removes and returns the first message, copied as by [`remove`](Self::remove). Fails with
+    /// [`StoreError::Unwanted`] and changes nothing unless `wanted` accepts it. Returns None if there is none.
     pub fn receive(
         &self,
         open: Option<&mut OpenTransaction>,

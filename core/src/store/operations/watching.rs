@@ -46,7 +46,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends a watch.
+    /// Ends a watch of this member. Idempotent.
     pub fn unwatch(&self, deadline: u64, watch: u64) -> Result<(), StoreError> {
         if let Some((readers, number)) = self.readers_of(watch) {
             readers.unwatch(self.self_id(), number);

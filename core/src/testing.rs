@@ -50,6 +50,7 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.0, signal) }, 0);
     }
 
+    /// Return the id of the process.
     pub(crate) fn id(&self) -> libc::pid_t {
         self.0
     }

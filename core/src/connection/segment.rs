@@ -143,7 +143,8 @@ impl Segment {
         }))
     }
 
-    /// Map a segment that the peer has laid out with rings of `capacity` bytes, and check its header.
+    /// Map a segment that the peer has laid out with rings of `capacity` bytes, and check its header, not the contents
+    /// of its rings.
     pub fn open(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let mapping = region::open(file, layout(capacity)?)?;
         // Relaxed, both: covered by the header. Read once.
@@ -160,13 +161,14 @@ impl Segment {
         }))
     }
 
-    /// Return the time at which a side was last woken.
+    /// Return the word with the time at which a side was last woken, in nanoseconds: an untrusted hint.
     pub fn woken_at(&self, is_client: bool) -> &AtomicU64 {
         let place = usize::from(is_client);
         self.mapping.u64_at(AT_WOKEN + place * HINT_SIZE)
     }
 
-    /// Return the number of the CPU on which a side has last sent, plus one; 0 if unknown.
+    /// Return the word with the number of the CPU on which a side has last sent, plus one; 0 if unknown. An untrusted
+    /// hint.
     #[inline]
     pub fn cpu(&self, is_client: bool) -> &AtomicU32 {
         let place = usize::from(is_client);

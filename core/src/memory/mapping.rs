@@ -208,7 +208,7 @@ impl SharedMapping {
     }
 
     /// Replace the mapping from `start` on, a multiple of the page, by the same part of another file of this size.
-    /// Addresses stay the same.
+    /// Addresses stay the same. Fails with ECANCELED if the mapping is retired, also meanwhile.
     ///
     /// # Panics
     /// If `start` is not within the mapping.
@@ -275,7 +275,8 @@ impl SharedMapping {
         self.check_still_in_use()
     }
 
-    /// Return true if a peer has truncated the file: bytes that were read before this call may never have been written.
+    /// Return true if a peer has truncated the file, or the mapping is retired: bytes that were read before this call
+    /// may never have been written.
     #[inline]
     pub fn is_truncated(&self) -> bool {
         self.guard.is_truncated()

@@ -45,7 +45,8 @@ pub fn lock_shared(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
 
-/// Release the lock of [`lock_shared`]. Closing the file would not suffice, because its mapping keeps it open.
+/// Release the lock of [`lock_shared`]. Closing the file would not suffice, because its mapping keeps it open. Errors
+/// are ignored.
 pub fn unlock(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
@@ -55,12 +56,12 @@ fn lock_new(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
 }
 
-/// Open a file that another process has created.
+/// Open a file that another process has created. Nothing is locked, and its size and owner are not checked.
 pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(options().open(path(name)?)?.into())
 }
 
-/// Remove a file. Processes that have it open can continue to use it.
+/// Remove a file. Processes that have it open can continue to use it. Fails with `NotFound` if there is none.
 pub fn remove(name: &str) -> io::Result<()> {
     std::fs::remove_file(path(name)?)
 }

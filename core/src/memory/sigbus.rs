@@ -26,6 +26,7 @@ struct Slot {
 }
 
 impl Slot {
+    /// Create a slot that is not in use.
     const fn new() -> Self {
         Slot {
             taken: AtomicBool::new(false),
@@ -44,6 +45,7 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// Create a chunk of free slots without a next one.
     const fn new() -> Self {
         Chunk {
             slots: [const { Slot::new() }; SLOTS],
@@ -163,6 +165,7 @@ fn install() {
     }
 }
 
+/// Replace the truncated range that contains the address of the fault by zeros, or call the previous handler.
 extern "C" fn on_sigbus(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,

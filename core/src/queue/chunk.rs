@@ -39,6 +39,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
+    /// Return true if no item of the chunk is left behind the position.
     pub(super) fn is_at_end(self) -> bool {
         self.at >= self.end
     }

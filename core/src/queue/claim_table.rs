@@ -90,6 +90,7 @@ impl ClaimTable {
         Ok((state, found >> 8))
     }
 
+    /// Store the state of a claim, and the number of deliveries of its item. Neither its lists nor its holder change.
     pub(super) fn set_state(
         self,
         t: &mut impl WriteWords,

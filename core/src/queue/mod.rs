@@ -142,10 +142,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         found.ok_or_else(|| corrupt(Field::Item, at, len))
     }
 
+    /// Return the memory.
     fn words(&self) -> &W {
         self.allocator.undo_log().words()
     }
 
+    /// Return the number of this member; 0 after it has left.
     fn self_id(&self) -> u64 {
         self.allocator.undo_log().members().self_id()
     }

@@ -188,6 +188,7 @@ mod asleep {
     }
 
     impl SlicedSleep {
+        /// Creates a sleep until this deadline, which has not begun.
         pub(super) fn new(deadline: u64) -> Self {
             SlicedSleep {
                 deadline,

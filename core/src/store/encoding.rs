@@ -20,7 +20,8 @@ use std::collections::TryReserveError;
 const DEPTH: usize = super::format::budget::MAX_COPY_DEPTH;
 const CELL: u8 = 0;
 
-/// Appends the encoding of a value that was copied with all of its contents. Returns an error if memory runs out.
+/// Appends the encoding of a value that was copied with all of its contents; None takes the place of a reference.
+/// Returns an error if memory runs out, with a part of the encoding in `out`.
 pub fn encode(found: &StoredValue, out: &mut Vec<u8>) -> Result<(), TryReserveError> {
     fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), TryReserveError> {
         out.try_reserve(bytes.len())?;
@@ -152,10 +153,12 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         Ok(taken)
     }
 
+    /// Returns the next byte, and moves behind it.
     fn byte(&mut self) -> Result<u8, DecodeError<E>> {
         Ok(self.take(1)?[0])
     }
 
+    /// Returns the next number of 8 bytes, and moves behind it.
     fn number(&mut self) -> Result<u64, DecodeError<E>> {
         let mut word = [0; 8];
         word.copy_from_slice(self.take(8)?);
@@ -186,14 +189,17 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
+    /// Decodes a count and that many values, at this depth.
     fn values(&mut self, depth: usize) -> Result<Vec<Value<'v>>, DecodeError<E>> {
         (0..self.count()?).map(|_| self.value(depth)).collect()
     }
 
+    /// Decodes a count and that many keys.
     fn keys(&mut self) -> Result<Vec<Key<'v>>, DecodeError<E>> {
         (0..self.count()?).map(|_| self.key()).collect()
     }
 
+    /// Decodes a count and that many keys with their values, at this depth.
     #[allow(clippy::type_complexity, reason = "as above")]
     fn pairs(&mut self, depth: usize) -> Result<Vec<(Key<'v>, Value<'v>)>, DecodeError<E>> {
         (0..self.count()?)
@@ -201,6 +207,7 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
             .collect()
     }
 
+    /// Decodes a key, which `make_key` restores unless it is a built-in value.
     fn key(&mut self) -> Result<Key<'v>, DecodeError<E>> {
         let at = self.at;
         match self.byte()? {
@@ -218,6 +225,8 @@ impl<'v, E, F: Fn(&[u8]) -> Result<Key<'static>, E>> Decoder<'v, F> {
         }
     }
 
+    /// Decodes a value with its contents, at this depth. Fails if the nesting is too deep, and if a record's class is
+    /// unknown.
     fn value(&mut self, depth: usize) -> Result<Value<'v>, DecodeError<E>> {
         let at = self.at;
         let kind = match self.byte()? {

@@ -82,7 +82,8 @@ pub struct LogLayout {
 }
 
 impl LogLayout {
-    /// Return the layout for a publisher with these limits.
+    /// Return the layout for a publisher with these limits, of which `high` is limited to 1 up to [`MAX_HIGH`], and the
+    /// bytes of the ring to usual sizes.
     pub fn of(limits: PublisherLimits) -> Self {
         let high = limits.high.clamp(1, MAX_HIGH);
         let ring = (high * USUAL).next_power_of_two();
@@ -98,10 +99,12 @@ impl LogLayout {
         SMALL.min(self.ring / 8)
     }
 
+    /// Return the offset of the ring in the log.
     pub(super) fn ring_at(self) -> u64 {
         (INDEX + ENTRY * self.entries).next_multiple_of(PAGE)
     }
 
+    /// Return the offset of the blocks in the log.
     pub(super) fn blocks_at(self) -> u64 {
         (self.ring_at() + self.ring).next_multiple_of(PAGE)
     }

@@ -74,7 +74,7 @@ impl SpinBudget {
     }
 
     /// Record a message that came `gap` nanoseconds after the previous one, or after the wait began. `sleeps` is the
-    /// number of sleeps in the gap, of both sides.
+    /// number of sleeps in the gap, of both sides, whose cost is subtracted. A long gap counts as a few limits.
     #[inline]
     pub fn record(&mut self, gap: u64, sleeps: u64) {
         let max_gap = self.limit() * MAX_GAP_FACTOR;

@@ -89,6 +89,7 @@ pub(in crate::shared_heap) struct PageEntry {
 }
 
 impl PageEntry {
+    /// Creates the entry of a run, without a class and used blocks.
     pub(in crate::shared_heap) fn new(kind: Kind, len: u64) -> Self {
         let (class, used) = (0, 0);
         PageEntry {
@@ -109,6 +110,7 @@ impl PageEntry {
         })
     }
 
+    /// Encodes the entry as a word of the page map.
     fn to_word(self) -> u64 {
         self.len << 32 | u64::from(self.used) << 16 | u64::from(self.class) << 8 | self.kind as u64
     }

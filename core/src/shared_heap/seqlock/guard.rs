@@ -67,6 +67,7 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 struct ActiveThread<'a>(&'a PrivateUsize);
 
 impl<'a> ActiveThread<'a> {
+    /// Counts a thread, until the drop.
     #[inline]
     fn new(count: &'a PrivateUsize) -> Self {
         // SeqCst: see `SeqLock::close`.

@@ -83,7 +83,7 @@ pub(in crate::store) fn key_equals(
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Writes bytes into a new block. Returns its offset.
+    /// Writes bytes into a new block, with their length. Returns its offset.
     pub(in crate::store) fn write_blob(&mut self, bytes: &[u8]) -> Result<u64, StoreError> {
         let at = self.allocate(8 + bytes.len() as u64)?;
         self.t.init(at, bytes.len() as u64)?;

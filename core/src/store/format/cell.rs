@@ -124,7 +124,7 @@ impl Cell {
         fits.then_some(Cell(INT << TAG | (value as u64 & ((1 << TAG) - 1))))
     }
 
-    /// Encodes a float.
+    /// Encodes a float. All NaNs become the same one.
     #[inline]
     pub fn float(value: f64) -> Self {
         let bits = if value.is_nan() {
@@ -171,7 +171,7 @@ impl Cell {
         self.0 >= FLOATS || self.0 >> TAG != REFERENCE
     }
 
-    /// Decodes the cell. Returns None if it is corrupt.
+    /// Decodes the cell. Returns None if it is corrupt. The offset of a reference is not checked.
     #[inline]
     pub fn content(self) -> Option<Content> {
         if self.0 >= FLOATS {

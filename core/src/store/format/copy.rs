@@ -12,7 +12,8 @@ use super::value::{ContainerRef, StoredValue};
 use crate::shared_heap::access::ReadWords;
 use crate::store::error::{StoreError, corrupt_cell};
 
-/// Copies the value of a cell: containers with their contents if `deep`, and as references otherwise.
+/// Copies the value of a cell: containers with their contents if `deep`, and as references otherwise. Spends its words
+/// from `budget`, and fails as [`Budget::spend`] and [`Budget::descend`] do.
 pub(in crate::store) fn copy(
     t: &impl ReadWords,
     cell: Cell,
@@ -69,7 +70,7 @@ fn copy_block(
     }
 }
 
-/// Copies a container with its contents.
+/// Copies a container with its contents; a buffer as a reference if `budget` keeps those.
 pub(in crate::store) fn copy_container(
     t: &impl ReadWords,
     header: Header,
@@ -119,7 +120,7 @@ pub(in crate::store) fn copy_cells(
     Ok(found)
 }
 
-/// Copies the entries of a dict.
+/// Copies the entries of a dict in the order of their insertion; the keys always with their contents.
 pub(in crate::store) fn copy_dict(
     t: &impl ReadWords,
     header: Header,

@@ -125,7 +125,7 @@ impl Header {
         }
     }
 
-    /// Reads the header at an offset to which a cell refers.
+    /// Reads the header at an offset to which a cell refers. The id is not checked: see [`header_of`].
     #[inline]
     pub(in crate::store) fn at(t: &impl ReadWords, at: u64) -> Result<Self, StoreError> {
         let form = t.get(at + AT_FORM)?;
@@ -167,7 +167,7 @@ impl Header {
         self.at + AT_PAYLOAD
     }
 
-    /// Returns the offset of the items, or 0. Not for records.
+    /// Returns the offset of the items, below 2^40, or 0. Not for records.
     #[inline]
     pub(in crate::store) fn payload(self, t: &impl ReadWords) -> Result<u64, StoreError> {
         match t.get(self.payload_at())? {

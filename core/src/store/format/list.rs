@@ -136,7 +136,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(old)
     }
 
-    /// Stores cells from an index on.
+    /// Stores cells from an index on. The caller has checked the room.
     fn set_cells(&mut self, cells: &Cells, from: u64, new: &[Cell]) -> Result<(), StoreError> {
         for (index, cell) in (from..).zip(new) {
             self.t.set(cells.at(index), cell.0)?;
@@ -154,7 +154,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     }
 
     /// Writes the cells before `from`, the new ones, and those from `to` on, `len` in all, into a new block. Frees the
-    /// old block.
+    /// old block. The caller stores the number of items.
     fn rewrite(
         &mut self,
         cells: &Cells,
@@ -190,7 +190,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(self.t.set(cells.header.payload_at(), block)?)
     }
 
-    /// Reorders the cells of a list. Returns false unless `order` has each index once.
+    /// Reorders the cells of a list, in a new block. Returns false, and changes nothing, unless `order` has each index
+    /// once.
     pub(in crate::store) fn permute(
         &mut self,
         header: Header,

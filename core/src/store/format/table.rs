@@ -103,7 +103,8 @@ impl Table {
         Ok(Cell(t.get(self.entry(number) + 8)?))
     }
 
-    /// Looks up a key by its hash. Returns the slot and the entry of the key, or else a slot for the key.
+    /// Looks up a key by its hash. Returns the slot and the entry of the key, or else a slot for the key; in a table
+    /// without slots the number 0, which is none.
     fn lookup(
         &self,
         t: &impl ReadWords,
@@ -227,7 +228,8 @@ fn slots_for(entries: u64) -> u64 {
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
     /// Writes a table with space for `wanted` entries, and with these: key, value and hash. Their keys must be unique.
-    /// Returns the offset of its block.
+    /// Returns the offset of its block, which the caller stores in the header; [`StoreError::CapacityExceeded`] if
+    /// there are too many.
     fn fill_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],
@@ -276,7 +278,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.fill_table(entries, entries.len() as u64, width)
     }
 
-    /// Moves the entries of a full table to a new one with space for more, and returns that.
+    /// Moves the entries of a full table to a new one with space for more, frees the old one, and returns the new one.
     fn rewrite_table(&mut self, table: &Table) -> Result<Table, StoreError> {
         let mut entries = Vec::new();
         for number in 0..table.used {
@@ -300,7 +302,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Table::of(self.t, table.header)
     }
 
-    /// Adds an entry for a key that the table does not have. The cells of the key and of the value are already written.
+    /// Adds an entry for a key that the table does not have, in a new block if the table is full. The cells of the key
+    /// and of the value are already written. Adds one to the number of items.
     pub(in crate::store) fn add_entry(
         &mut self,
         mut table: Table,
@@ -329,7 +332,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         self.add_to_len(table.header, 1)
     }
 
-    /// Removes the entry of a key. Returns the cells of its key and its value, which the caller frees.
+    /// Removes the entry of a key, and subtracts one from the number of items. Returns the cells of its key and its
+    /// value, which the caller frees; None if the table does not have the key.
     pub(in crate::store) fn remove_entry(
         &mut self,
         table: &Table,
@@ -355,7 +359,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(Some((found, value)))
     }
 
-    /// Adds to the number of items of the container.
+    /// Stores the number of items of the container, `by` more than `header` has.
     fn add_to_len(&mut self, header: Header, by: i64) -> Result<(), StoreError> {
         let len = header.len.wrapping_add_signed(by);
         let (at, form) = Header { len, ..header }.form();

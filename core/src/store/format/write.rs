@@ -10,7 +10,8 @@ use crate::shared_heap::{Members, Words};
 use crate::store::error::StoreError;
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Writes a value into blocks that no other member can reach. Returns the cell that refers to it.
+    /// Writes a value with its contents into blocks that no other member can reach. Returns the cell that refers to it,
+    /// which the caller stores. Fails with [`StoreError::NestingTooDeep`] below the greatest depth.
     pub(in crate::store) fn write(
         &mut self,
         value: &Value<'_>,
@@ -91,7 +92,7 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         }
     }
 
-    /// Writes a dict. Returns the cell that refers to it.
+    /// Writes a dict, whose keys must be unique. Returns the cell that refers to it.
     pub(in crate::store) fn write_dict(
         &mut self,
         items: &[(Key<'_>, Value<'_>)],

@@ -14,6 +14,7 @@ pub struct PublisherId {
 }
 
 impl PublisherId {
+    /// Return the identity of the publisher of a listing.
     pub(super) fn of(listed: ListingInfo) -> Self {
         PublisherId {
             listing: listed.listing,

@@ -9,6 +9,7 @@ pub(super) struct AnnouncedSlots {
 }
 
 impl AnnouncedSlots {
+    /// Return true if no bit is set.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.words.iter().all(|&word| word == 0)

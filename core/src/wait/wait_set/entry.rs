@@ -19,18 +19,22 @@ pub(super) enum SlotState {
 pub(super) struct SlotWord(pub(super) u64);
 
 impl SlotWord {
+    /// Create the word of a slot from its parts.
     pub(super) fn new(generation: u32, member: u32, state: SlotState) -> Self {
         SlotWord(u64::from(generation) << 32 | u64::from(member) << 8 | state as u64)
     }
 
+    /// Return the generation, which changes with the owner.
     pub(super) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
+    /// Return the number of the owner.
     pub(super) fn member(self) -> u32 {
         self.0 as u32 >> 8
     }
 
+    /// Return true if the slot is in this state.
     pub(super) fn is(self, state: SlotState) -> bool {
         self.0 as u8 == state as u8
     }

@@ -20,7 +20,8 @@ impl LoopWaker {
         LoopWaker(fd.into())
     }
 
-    /// Wake the event loop of the other side.
+    /// Wake the event loop of the other side. Errors are ignored: a full socket has wake-ups, and a closed one has no
+    /// reader.
     pub fn wake(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: one byte is readable. A full socket (EAGAIN) has unread wake-ups, and a closed one has no reader, so
@@ -28,8 +29,9 @@ impl LoopWaker {
         unsafe { libc::send(self.0.as_raw_fd(), [1u8].as_ptr().cast(), 1, flags) };
     }
 
-    /// Drain the socket, so that the loop does not wake again for the same wake-ups. Return false if no wake-up will
-    /// ever come, because the peer has closed or shut down its end; the socket then stays readable.
+    /// Drain the socket, at most a few wake-ups at once, so that the loop does not wake again for the same wake-ups.
+    /// Return false if no wake-up will ever come, because the peer has closed or shut down its end; the socket then
+    /// stays readable.
     pub fn drain(&self) -> bool {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {

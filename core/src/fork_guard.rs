@@ -53,7 +53,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Return the value of this process, created on first use.
+    /// Return the value of this process, created on first use and never dropped. A forked child gets a value of its
+    /// own. Fails if the kernel provides no page to identify the process by.
     pub fn get(&'static self) -> io::Result<&'static T> {
         let here = OriginProcess::current()?;
         loop {

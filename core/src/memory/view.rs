@@ -59,7 +59,7 @@ impl View {
     }
 
     /// Turn a shared mapping into a private one, at the same address: later writes are invisible to other processes,
-    /// and earlier ones stay in the extent. Idempotent.
+    /// and earlier ones stay in the extent. Each page is copied now. Idempotent.
     pub fn detach(&self) -> io::Result<()> {
         // A lock, because a second remapping would undo writes since the first.
         let mut mode = lock(&self.mode);

@@ -73,7 +73,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Makes this process the owner, which may write, and backs the log and the metadata. The process must have mapped
-    /// contents of its own.
+    /// contents of its own. After an error the store stays read-only.
     pub fn take_ownership(&self) -> io::Result<()> {
         self.log.allocate_kept()?;
         self.heap.allocate_metadata(heap_at(self.start))?;
@@ -93,7 +93,8 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.is_committing()
     }
 
-    /// Returns the owner and the identity of the contents.
+    /// Returns the owner and the identity of the contents, an untrusted value. The contents are visible if the mark is
+    /// not 0.
     pub fn owner_header(&self) -> OwnerHeader {
         let words = OWNER_HEADER.map(|at| {
             let word = self.words().word(self.start + at);
@@ -107,7 +108,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Publishes contents, by writing their owner and identity.
+    /// Publishes contents, by writing their owner and identity, the mark last. The caller has filled the contents
+    /// before.
     pub fn write_owner_header(&self, header: OwnerHeader) {
         for (at, value) in OWNER_HEADER
             .into_iter()
@@ -121,7 +123,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Reports to the owner that the member of a slot has mapped the contents of this mark; 0: none so far.
+    /// Reports to the owner that the member of a slot has mapped the contents of this mark; 0: none so far. Does
+    /// nothing without a reader table.
     pub fn report_mapped(&self, slot: u32, mark: u64) {
         if let Some(readers) = self.reader_table() {
             readers.report_mapped(slot, mark);
@@ -135,7 +138,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Returns true if the member of a slot has mapped the contents of this mark, or leaves.
+    /// Returns true if the member of a slot has mapped the contents of this mark, or leaves; also without a reader
+    /// table.
     pub fn has_mapped_or_left(&self, slot: u32, mark: u64) -> bool {
         self.reader_table()
             .is_none_or(|readers| readers.has_mapped_or_left(slot, mark))

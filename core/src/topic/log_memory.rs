@@ -9,7 +9,7 @@ pub trait LogMemory: Words {
     /// Copy `bytes` to the offset `at`, a multiple of 8. The rest of the last word may be cleared.
     ///
     /// # Panics
-    /// If they are not within the memory.
+    /// If they are not within the memory, or the log is that of another process.
     fn write(&self, at: u64, bytes: &[u8]);
     /// Append `len` bytes from the offset `at`, a multiple of 8, to `out`.
     ///

@@ -208,7 +208,8 @@ impl Extent {
     }
 
     /// Give the memory back to the system now, although processes may still have it mapped: they read zeros from then
-    /// on. For an extent of this side that is no longer used.
+    /// on. For an extent of this side that is no longer used. Errors are ignored: the memory then goes with the last
+    /// mapping.
     pub fn punch(&self) {
         debug_assert!(self.ours, "extent {} is the peer's to punch", self.number);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -216,7 +217,8 @@ impl Extent {
         let _ = fallocate(self.file.as_fd(), mode, 0, self.size() as u64);
     }
 
-    /// Map the `len` bytes from `offset` on, a multiple of a page, once more, writable.
+    /// Map the `len` bytes from `offset` on, a multiple of a page, once more, writable. Fails with InvalidInput for an
+    /// empty range and one that is not within the extent.
     pub fn map(&self, offset: u64, len: usize, mode: Mode) -> io::Result<View> {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);

@@ -184,7 +184,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Acquires the lock and returns the sequence. If the last holder has died, first repeats its commit. The caller
-    /// releases the lock by [`SeqLock::release_leaked`].
+    /// releases the lock by `SeqLock::release_leaked`.
     #[inline]
     pub(super) fn acquire(&self, deadline: u64) -> Result<u64, HeapError> {
         let held = self.seqlock.acquire(deadline)?;

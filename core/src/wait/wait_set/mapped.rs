@@ -60,7 +60,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
         }
     }
 
-    /// Close the sender of doorbell messages until the next one is sent.
+    /// Close the sender of doorbell messages. The next message creates another one.
     pub fn forget_ringer(&self) {
         *lock(&self.ringer) = None;
     }
@@ -149,7 +149,8 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
         Ok(is_there())
     }
 
-    /// Turn the slot of a thread into the slot of an event loop.
+    /// Turn the slot of a thread into the slot of an event loop, by binding its doorbell. After an error the slot is
+    /// freed.
     pub fn into_loop(self) -> io::Result<LoopSlot<M, L>> {
         let doorbell = Doorbell::new(&self.set.backing.doorbell(self.index))?;
         let slot = self;
@@ -175,8 +176,8 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
         self.slot.announce(WakeMethod::Doorbell)
     }
 
-    /// Withdraw the announcement after the loop woke. The caller checks its condition, and announces again if it is
-    /// false.
+    /// Withdraw the announcement after the loop woke, and drain the doorbell. The caller checks its condition, and
+    /// announces again if it is false.
     pub fn withdraw(&mut self) -> Result<(), WaitSetError> {
         self.doorbell.drain();
         self.slot.withdraw().map(drop)

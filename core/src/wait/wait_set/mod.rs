@@ -349,7 +349,7 @@ impl<B: WaitSetMemory> Slot<B> {
     }
 
     /// Withdraw the announcement; the caller then checks again. Return true if a wake-up came for this slot. A caller
-    /// that does not check calls [`Slot::cancel`] instead.
+    /// that does not check calls [`Slot::cancel`] instead. Fails if the slot no longer belongs to this process.
     pub fn withdraw(&mut self) -> Result<bool, WaitSetError> {
         self.set.clear_bit(self.index);
         // Relaxed: without a wake-up there is nothing to see.

@@ -34,7 +34,7 @@ pub struct Wakers {
 }
 
 impl Wakers {
-    /// Wake a thread of this side, or let its next sleep end at once.
+    /// Wake a thread of this side, or let its next sleep end at once. Does nothing without semaphores.
     pub fn interrupt(&self) {
         if let Some(semaphores) = &self.semaphores {
             semaphores.ours.wake();

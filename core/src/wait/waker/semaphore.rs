@@ -37,7 +37,7 @@ const _: () = assert!(
 
 /// Create a semaphore with value 0, by a name that begins with a slash. The file is the same as that of glibc's
 /// `sem_open`, which is several times slower because it first creates the file under another name. The name is still
-/// unknown to other processes.
+/// unknown to other processes. Fails if the name exists; after any other error the file may be left.
 pub fn create_semaphore(name: &CStr) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -137,7 +137,7 @@ impl Semaphore {
         self.take();
     }
 
-    /// Consume all wake-ups. Return false if there are none.
+    /// Consume all wake-ups, however many they are. Return false if there are none.
     fn take(&self) -> bool {
         // Relaxed: zero is a complete answer.
         self.word().load(Ordering::Relaxed) as u32 != 0

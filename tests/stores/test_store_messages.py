@@ -16,7 +16,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.discovery.members import inspect_all_objects
-from shmrpc.stores.inbox import BlockingInbox
+from shmrpc.stores.inbox import BlockingInbox, Inbox
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually, eventually_in_loop
 
@@ -548,3 +548,50 @@ def test_a_message_whose_reader_was_interrupted_is_still_the_first_one(s: shmrpc
     with pytest.raises(KeyboardInterrupt):
         BlockingInbox(_Interrupted(s)).take()
     assert [s.inbox.take(), s.inbox.take()] == ["first", "second"]
+
+
+class AlwaysTaken:
+    """A store in which another member takes each message first. Each wait takes 0.4 s of its clock."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def _take_into(self, got: list[Any]) -> bool:
+        return False
+
+    def _peek(self) -> list[Any]:
+        return []
+
+    def _has_messages(self) -> bool:
+        return False
+
+    def _wait_for_message(self, timeout: float) -> bool:
+        self.waits.append(round(timeout, 1))
+        self.now += 0.4
+        return timeout > 0
+
+    async def wait(self, condition: Any, undo: Any, timeout: float) -> bool:
+        return self._wait_for_message(timeout)
+
+    def _wait_queue(self, wait_set: int, kind: type) -> AlwaysTaken:
+        return self
+
+    def _raise_no_message(self, waited: bool | None, timeout: float | None) -> None:
+        raise shmrpc.WaitTimeout(f"within {timeout:g} s")
+
+
+@pytest.mark.parametrize("wait", ["take", "read", "read in a loop"])
+async def test_a_receiver_whose_messages_others_take_stops_at_its_timeout(
+    wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AlwaysTaken()
+    monkeypatch.setattr("shmrpc.stores.inbox.time", store)
+    with pytest.raises(shmrpc.WaitTimeout, match="^within 1 s$"):
+        if wait == "read in a loop":
+            await Inbox(store).read(1.0)  # type: ignore[arg-type]
+        else:
+            getattr(BlockingInbox(store), wait)(1.0)  # type: ignore[arg-type]
+    assert store.waits == [1.0, 0.6, 0.2, 0.0]

@@ -207,9 +207,10 @@ def socket_paths(service: str, owners: Collection[int] = ()) -> list[str]:
 
 
 def paths_to_serve(service: str) -> tuple[str, list[str]]:
-    """Return the path of the socket for a server of this user, and the paths where the service may already be served.
+    """Return the path of the socket for a server of this user, and the paths of the service in other directories.
 
-    Creates the directory of the first path. Raises as :func:`socket_paths` does.
+    A server may already listen at any of the paths. Creates the directory of the first path. Raises ValueError for an
+    invalid name or a path that is too long, and the errors of :func:`directory`.
     """
     check_name(service)
     path, elsewhere = directory(), _filter_safe(runtime_directories()[1:])

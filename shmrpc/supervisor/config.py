@@ -78,7 +78,7 @@ class ServeConfig(msgspec.Struct, frozen=True):
             raise ServeError(str(error)) from None
 
     def check_workers(self) -> None:
-        """Raise ServeError if an address is invalid, or if workers cannot serve it."""
+        """Raise ServeError if an address is invalid, or if workers cannot serve it. Call this if there are workers."""
         unsupported = [at for at, transport in self._transports() if not (transport.adopts or transport.shares_names)]
         if unsupported:
             raise ServeError(
@@ -88,7 +88,10 @@ class ServeConfig(msgspec.Struct, frozen=True):
 
     @property
     def accepts_sockets(self) -> bool:
-        """True if clients of any address come by sockets, which a supervisor accepts."""
+        """True if the clients of at least one address come by sockets, which a supervisor accepts.
+
+        Raises ServeError for an invalid address.
+        """
         return any(transport.adopts for _, transport in self._transports())
 
     def _transports(self) -> list[tuple[str, Transport]]:

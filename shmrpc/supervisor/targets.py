@@ -101,7 +101,10 @@ def _import_module(name: str, directory: str) -> ModuleType:
 
 
 def _run_user_code(act: Callable[[], _T], what: str) -> _T:
-    """Run the user's code; return its result. Raises TargetImportError with the user's part of the traceback."""
+    """Run the user's code; return its result. Raises TargetImportError with the user's part of the traceback.
+
+    Raises ModuleNotFoundError if no code of the user has run, as for a missing target.
+    """
     try:
         return act()
     except (Exception, SystemExit) as error:

@@ -127,7 +127,7 @@ class WorkerProcess:
 
     @property
     def clients(self) -> int:
-        """Number of clients that the worker has, or will have in a moment."""
+        """Number of clients that the worker has, was passed, or may be passed once it answers a query."""
         load = self.report
         return sum(load.connections.values()) + load.arriving + self._adopted - load.adopted + self.pending_queries
 
@@ -173,7 +173,7 @@ class WorkerProcess:
         return explain_no_progress(self.pid)
 
     def _on_status(self, *, is_responsive: bool) -> None:
-        """Resolve the query after an answer, or after the end of the worker, and end its silence."""
+        """Resolve the query after an answer, which also ends the silence, or after the end of the worker."""
         if self._reply_waiter is not None:
             self._reply_waiter.set_result(is_responsive)
             self._reply_waiter = None

@@ -110,7 +110,7 @@ class ServerProcess:
 
     @property
     def names(self) -> list[str]:
-        """Names of the services that the process serves."""
+        """Names of the services of the current or the last process; empty before the first one."""
         return [report.service for report in self._reports]
 
     @property
@@ -210,7 +210,7 @@ class ServerProcess:
         return self._all_serve() and self._all_serve()
 
     def _all_serve(self) -> bool:
-        """Update the reports of the process; return True if there are any and all services serve."""
+        """Collect the status reports of the process; return True if there are any and all its services serve."""
         self._reports = [report for report in collect_reports() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
 

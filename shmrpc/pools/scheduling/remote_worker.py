@@ -115,16 +115,16 @@ class RemoteWorker:
 
     @property
     def accepts_tasks(self) -> bool:
-        """Return True unless the worker is retiring, is stopped, or is about to be killed."""
+        """True unless the worker is retiring, is stopped, or has a task that must end within the grace period."""
         return not (self.is_retiring or self.stopping_slots or self.is_stopped)
 
     @property
     def is_busy(self) -> bool:
-        """Return True if the worker has tasks."""
+        """True if the worker has tasks."""
         return bool(self.slots or self.coroutines.count)
 
     async def ensure_function_sent(self, function: TaskFunction) -> None:
-        """Send a function to the worker, unless the worker has it."""
+        """Send a function to the worker, unless the worker has it. Harmless if two tasks send the function."""
         if function.number not in self.known_functions:
             await self._client.define(function.number, function.reference)
             self.known_functions.add(function.number)
@@ -150,7 +150,10 @@ class RemoteWorker:
             self._preempted_call.preempt()
 
     def was_call_preempted(self) -> bool:
-        """Return True if :meth:`preempt_call` is the only cause of the CancelledError that the caller has caught."""
+        """Return True if :meth:`preempt_call` is the only cause of the CancelledError that the caller has caught.
+
+        Revokes that cancellation, and forgets the preempted call.
+        """
         call, self._preempted_call = self._preempted_call, None
         return call is not None and call.was_preempted()
 
@@ -166,7 +169,7 @@ class RemoteWorker:
             await self.coroutines.free_quarantined(self.ping)
 
     def has_unbegun(self) -> bool:
-        """Return True if the worker has tasks that it has not begun."""
+        """Return True if the worker has a chunk or call of which no task has begun, or such a coroutine."""
         return self.coroutines.has_unbegun() or not all(map(self.progress.count_begun, self.slots))
 
     async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:

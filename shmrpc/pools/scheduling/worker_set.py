@@ -98,7 +98,11 @@ class WorkerSet:
                 self.retire(worker)
 
     async def _start_worker(self, number: int) -> None:
-        """Start a worker; try again if it dies before it is ready. Breaks the pool after too many deaths."""
+        """Start a worker; try again if that fails, as long as the pool is open and wants the worker.
+
+        Breaks the pool after MAX_WORKER_DEATHS failures in a row, of any workers; at once if no process can be started,
+        or if the initializer's arguments cannot be sent.
+        """
         while self._is_wanted(number):
             worker: RemoteWorker | None = None
             try:
@@ -181,7 +185,10 @@ class WorkerSet:
         self._lifecycle.start(self._start_replacement(worker, self._shut_down(worker)))
 
     async def _start_replacement(self, worker: RemoteWorker, shutdown: asyncio.Task[None]) -> None:
-        """Wait for the end of a worker, then start another one with its number, if the pool still has it."""
+        """Wait for the end of a worker, then start another one with its number, if the pool still has it.
+
+        The wait for a retired worker ends after the grace period.
+        """
         # Threads that the tasks of a retired worker have left may run for long.
         await asyncio.wait([shutdown], timeout=self.options.grace if worker.is_retiring else None)
         if not worker.is_retiring:
@@ -201,10 +208,7 @@ class WorkerSet:
             self.replace(worker)
 
     def retire_if_due(self, worker: RemoteWorker) -> bool:
-        """Retire a worker that has no tasks and is retiring, or that has run its maximum number of tasks.
-
-        Return True if the worker retires.
-        """
+        """Retire a worker if it is retiring or was given its maximum number of tasks; return True if so."""
         maximum = self.options.max_tasks_per_child
         if worker.is_retiring or (maximum is not None and worker.task_count >= maximum):
             self.retire(worker)
@@ -248,7 +252,7 @@ class WorkerSet:
         self.workers.clear()
 
     async def close_spawner(self) -> None:
-        """End the fork server, after all workers have ended."""
+        """End the fork server. Call this once all workers have ended."""
         await asyncio.to_thread(self._spawner.close)
 
 

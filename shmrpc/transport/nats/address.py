@@ -53,7 +53,10 @@ _SECRETS: Final = re.compile(r"(?<=://).*@", re.DOTALL)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text, which may contain a URL, without the URL's user, password or token, for messages."""
+    """Return a text for messages, with "…" for all between the first ``://`` and the last ``@``.
+
+    These characters contain the login of a URL, and may contain hosts.
+    """
     return _SECRETS.sub("…@", text)
 
 
@@ -186,6 +189,7 @@ def _parse_host(host: str) -> str:
 
 
 def _parse_heartbeat(text: str | None) -> float:
+    """Return the seconds of ``heartbeat``; 2 if the option is missing. Raises ValueError outside 0.1 to 3600."""
     if text is None:
         return DEFAULT_HEARTBEAT
     try:
@@ -198,6 +202,7 @@ def _parse_heartbeat(text: str | None) -> float:
 
 
 def _parse_inbox(text: str | None) -> str:
+    """Return the name of ``inbox``; "any" if the option is missing. Raises ValueError for an invalid name."""
     if text is None:
         return "any"
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text):
@@ -206,7 +211,10 @@ def _parse_inbox(text: str | None) -> str:
 
 
 def _find_login(userinfo: str, options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the login of the URL, or else of the environment, as pairs of name and value; empty if there is none."""
+    """Return the login of the URL, or else of the environment, as pairs of name and value; empty if there is none.
+
+    Of several logins in one source, the first of user, token, creds and nkey counts.
+    """
     user, colon, password = userinfo.partition(":")
     if colon:
         return ("user", unquote(user)), ("password", unquote(password))

@@ -50,7 +50,7 @@ def _explain(error: Exception) -> SharedMemoryError:
 
 
 def has_hung_up(control: socket.socket) -> bool:
-    """Return True if the other end is closed, or is about to be."""
+    """Wait at most 0.1 s for the other end to be closed; return True if it is, or if this end is."""
     descriptor = control.fileno()
     if descriptor < 0:  # This side has closed its own end.
         return True

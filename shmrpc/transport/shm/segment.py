@@ -55,7 +55,11 @@ class NewSegment:
             raise
 
     def _create(self, service: str, semaphores: bool) -> _core.Descriptor:
-        """Create the segment with its initial memory, hold a flock on it, and return its file."""
+        """Create the segment with its initial memory, hold a flock on it, and return its file.
+
+        Raises SharedMemoryError if other processes lock or remove each segment of several attempts, OSError or
+        MemoryError if a resource is missing.
+        """
         for _ in range(_TRIES):
             # Marked as linked first, so that the names are unlinked whatever happens next.
             self.name = segment_name(service, os.urandom(16).hex())
@@ -84,6 +88,7 @@ class NewSegment:
             self.unlink()
 
     def _close(self) -> None:
+        """Close the file, if there is one, and leave the names alone from now on."""
         if hasattr(self, "file"):  # Otherwise it could not be created.
             self.file.close()
         self._linked = False
@@ -109,6 +114,7 @@ def unlink(segment: str, semaphores: tuple[str, str] | None) -> None:
 
 
 def _semaphore_path(name: str) -> Path:
+    """Return the path of the file of a semaphore."""
     return SHM_DIRECTORY / f"sem.{name}"
 
 

@@ -21,16 +21,19 @@ class RoundTrip:
         self._timed = (0, 0.0)
 
     def begin(self, number: int, acknowledged: int, when: float) -> None:
-        """Time a message, unless another one is being timed.
+        """Time message ``number``, sent at ``when``, unless the peer still has to acknowledge the timed message.
 
-        ``number``: number of the message. ``acknowledged``: number of messages that the peer has acknowledged.
-        ``when``: time of sending.
+        ``acknowledged``: total number of messages that the peer has acknowledged.
         """
         if self._timed[0] <= acknowledged:
             self._timed = number, when
 
     def end(self, before: int, taken: int, now: float) -> None:
-        """Record that the peer has acknowledged the messages after ``before`` and up to ``taken`` by ``now``."""
+        """Update the average if the timed message is among those after ``before`` and up to ``taken``.
+
+        The peer has acknowledged these messages by ``now``. A time shorter than the average replaces the average, a
+        longer time counts an eighth.
+        """
         number, when = self._timed
         if before < number <= taken:
             took = now - when

@@ -101,7 +101,10 @@ class SendQueue:
         return parts, body
 
     def acknowledge(self, count: int) -> None:
-        """Record that the peer has received ``count`` messages. Raises RemoteProtocolError for an impossible count."""
+        """Record that the peer has received the first ``count`` messages.
+
+        Raises RemoteProtocolError if ``count`` is lower than before, or higher than the number of sent messages.
+        """
         if not self.acknowledged_count <= count <= self.sent_count:
             raise RemoteProtocolError(f"it acknowledged {count} messages, {self.sent_count} were sent")
         for _ in range(count - self.acknowledged_count):
@@ -109,7 +112,10 @@ class SendQueue:
         self.acknowledged_count = count
 
     def last_delivered_request(self) -> int | None:
-        """Return the highest id of a request that may have been delivered; None if unknown."""
+        """Return the id before that of the first request that certainly was not delivered; None if there is none.
+
+        A request was not delivered if it is unsent, or began in a message that reached no subscriber.
+        """
         undelivered = []
         if self.undelivered_count:
             undelivered = [*self.unacknowledged][max(0, len(self.unacknowledged) - self.undelivered_count) :]

@@ -82,7 +82,10 @@ class ConnectRetry:
             self._note(str(error))
 
     def welcome_timeout(self, pid: int) -> float:
-        """Return the seconds to wait for the welcome of the connected server; 0 after the timeout."""
+        """Return the seconds to wait for the welcome of the connected server; 0 after the timeout.
+
+        Notes that the server has sent no welcome so far.
+        """
         self._note(f"{describe_process(pid)} has not sent its 'welcome' so far")
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 

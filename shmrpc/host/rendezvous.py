@@ -21,7 +21,8 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
     """Connect a non-blocking socket to the server of a service and return it; return None if no server listens.
 
     Raises ConnectionLost if the server's backlog is full, PermissionError if it admits only its own user,
-    LocalProtocolError if it belongs to a user that this process does not trust.
+    LocalProtocolError if it belongs to a user that this process does not trust, SharedMemoryError if no descriptor is
+    left, and the errors of :func:`~shmrpc.host.runtime_dir.socket_paths`.
     """
     for path in socket_paths(service, allow_uids):
         dialled = _dial(path, service, allow_uids)
@@ -55,7 +56,7 @@ def _dial(path: str, service: str, allow_uids: Collection[int]) -> socket.socket
 
 
 def _check_server(service: str, uid: int, allow_uids: Collection[int]) -> None:
-    """Raise LocalProtocolError if this process does not trust the user of a server."""
+    """Raise LocalProtocolError if this process does not trust the user of a server, or cannot tell the user."""
     if not credentials.is_trusted(uid, allow_uids):
         raise LocalProtocolError(
             f"service {service!r} is served by uid {uid}; this process trusts "

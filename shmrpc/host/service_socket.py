@@ -188,7 +188,10 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
 
 
 def _check_unserved(path: Path, service: str, remark: str) -> None:
-    """Raise ServiceInUse if a process still listens at a socket. ``remark`` explains the case in the message."""
+    """Raise ServiceInUse if a process still listens at a socket after 0.1 s.
+
+    ``remark`` explains the case in the message.
+    """
     pid = listener(path)
     for _ in range(_LOCK_TRIES):
         if pid is None:

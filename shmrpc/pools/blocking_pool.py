@@ -75,7 +75,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """Return the number of workers, which some users of executors read."""
+        """Number of workers, which some users of executors read."""
         return self._pool._engine.workers.size
 
     def __repr__(self) -> str:

@@ -126,14 +126,14 @@ class PoolEngine:
 
     @property
     def is_busy(self) -> bool:
-        """Return True if tasks wait or run."""
+        """True if tasks wait or run."""
         if self.scheduler.sources or self.scheduler.waiters or self.dispatcher.pending_sources or self.lifecycle.calls:
             return True
         return any(worker.is_busy for worker in self.workers.workers)
 
     @property
     def completed(self) -> int:
-        """Return the number of tasks that have ended."""
+        """Number of tasks whose result, or whose exception, a worker has sent."""
         return self.calls.completed + self.dispatcher.completed
 
     def cancel_waiting(self) -> None:

@@ -69,7 +69,7 @@ class TaskFuture(concurrent.futures.Future[_R]):
 
         @property
         def _condition(self) -> threading.Condition:
-            """Return the condition that the methods of the base class use."""
+            """Condition that the methods of the base class use."""
             with _lock:
                 if self._own_condition is None:
                     self._waiters, self._done_callbacks = [], [*self._done_callbacks]
@@ -181,7 +181,7 @@ def mark_running(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[Task
 
 
 def cancel_running(futures: Iterable[TaskFuture[Any]]) -> None:
-    """Cancel tasks that were marked as running, and have not begun."""
+    """Cancel tasks that were marked as running, and that no worker has begun, as the caller must ensure."""
     for future in futures:
         with future._condition:
             if future._state not in (PENDING, RUNNING):

@@ -83,7 +83,7 @@ class MemoryPeer(Peer):
         self._reached = 0
 
     def put(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Queue a frame from the client. Returns True if there is room for another one."""
+        """Queue a frame from the client. Returns False if this side is open and the client should wait for room."""
         self._waiting += body_weight(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
         return not self.is_full
@@ -94,7 +94,10 @@ class MemoryPeer(Peer):
         return self._open and self._waiting > CAPACITY
 
     def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Account for a frame taken from the inbox. Returns True if the server should run it."""
+        """Account for a frame taken from the inbox. Returns True if the server should run it.
+
+        Ends the connection if the frame says that the client has closed it, or has found a fault.
+        """
         self._waiting -= body_weight(body) + _OVERHEAD
         if opcode == _GOODBYE:
             self._lose(
@@ -147,6 +150,7 @@ class MemoryPeer(Peer):
         self._listener.forget(self)
 
     def _lose(self, error: ShmrpcError) -> None:
+        """Close this side, and report the error to the server. Idempotent."""
         if self._open:
             self._leave()
             self._listener.notify_lost(self, error)
@@ -165,7 +169,10 @@ class MemoryConnection(Connection):
         self._deliveries: deque[Callable[[], None]] = deque()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Send a frame. Returns False if the client should wait for room."""
+        """Send a frame. Returns False if the client should wait for room.
+
+        Raises Oversize, or ChannelError if the connection is closed.
+        """
         if not self._open:
             raise ChannelError("the connection is closed")
         return self._peer.put(opcode, call_id, _copy_for_peer(body, self.max_frame))
@@ -202,6 +209,7 @@ class MemoryConnection(Connection):
         self._deliver_later(functools.partial(self._lose, end))
 
     def _deliver_later(self, delivery: Callable[[], None]) -> None:
+        """Run a delivery in a later turn of the loop, unless the connection ends first."""
         if self._open:
             self._deliveries.append(delivery)
             self._delivery.schedule()

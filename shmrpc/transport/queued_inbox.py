@@ -28,6 +28,7 @@ class ScheduledDelivery:
             self._handle = self._loop.call_soon(self._run, context=self._context)
 
     def _run(self) -> None:
+        """Run the scheduled delivery, which may schedule the next one."""
         self._handle = None
         self._deliver()
 
@@ -82,7 +83,7 @@ class QueuedInbox(Inbox, Generic[_P]):
         return self
 
     def put(self, peer: _P, opcode: int, call_id: int, body: Body) -> None:
-        """Queue a frame from a client."""
+        """Queue a frame from a client, unless the inbox is closed."""
         if self._open:
             self._frames.append((peer, opcode, call_id, body))
             self._delivery.schedule()
@@ -97,7 +98,10 @@ class QueuedInbox(Inbox, Generic[_P]):
                 self._delivery.schedule()
 
     def next(self) -> tuple[Any, int, int, Body] | None:
-        """Return the next of the frames that were waiting when this turn began, or None."""
+        """Return the next of the frames that were waiting when this turn began, or None.
+
+        Skips frames that the server should not run.
+        """
         while self._batch_size and self._frames:
             self._batch_size -= 1
             peer, opcode, call_id, body = self._frames.popleft()
@@ -111,7 +115,7 @@ class QueuedInbox(Inbox, Generic[_P]):
         return self.next()
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving, and drop the waiting frames."""
         self._open = False
         self._frames.clear()
         self._delivery.cancel()

@@ -90,6 +90,7 @@ def _prepare_to_fork(setup: ForkServerSetup) -> str | None:
 
 
 def _count_threads() -> int:
+    """Return the number of threads of this process."""
     return len(os.listdir("/proc/self/task"))
 
 
@@ -152,6 +153,7 @@ class ForkServer:
         return True
 
     def _send(self, message: ForkServerMessage, *descriptors: int) -> None:
+        """Send a message and descriptors to the pool; do nothing if the pool has ended."""
         with contextlib.suppress(OSError):  # The pool has ended, which poll() reports next.
             socket.send_fds(self._control, [encode(message)], descriptors)
 

@@ -96,6 +96,7 @@ class Spawner:
             raise OSError("the pool is closed")
 
     def _close_fork_server(self) -> None:
+        """Close the fork server, if there is one, and forget it."""
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
@@ -120,7 +121,7 @@ class Spawner:
 
 
 def _spawn_by_exec(environment: dict[str, str], request: SpawnRequest, lifeline: int) -> SpawnedProcess:
-    """Start a worker by exec, and return its process."""
+    """Start a worker by exec, and return its process. Raises OSError if that fails."""
     pool_end, worker_end = control_pair()
     with worker_end, contextlib.ExitStack() as stack:
         stack.callback(pool_end.close)

@@ -57,7 +57,7 @@ class CallRunner:
         self._idle, self._waiters, self._sources = scheduler.idle, scheduler.waiters, scheduler.sources
         #: True if a worker may have to retire after any task.
         self._limits_tasks = workers.options.max_tasks_per_child is not None
-        #: Number of calls that have ended.
+        #: Number of calls whose result, or whose exception, a worker has sent.
         self.completed = 0
 
     async def run(
@@ -145,7 +145,7 @@ class CallRunner:
     async def _run_submitted(
         self, future: TaskFuture[Any], function: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Run one task, and set its outcome in a future."""
+        """Run one task, and set its outcome in a future, unless the future is cancelled or this coroutine is."""
         if not future.set_running_or_notify_cancel():
             return
         try:

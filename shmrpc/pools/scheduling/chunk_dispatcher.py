@@ -46,7 +46,7 @@ class ChunkDispatcher:
         #: Sources that got tasks in this iteration of the event loop, in order.
         self.pending_sources: dict[SubmitSource, None] = {}
         self._dispatch_handle: asyncio.Handle | None = None
-        #: Number of tasks of chunks that have ended.
+        #: Number of tasks of chunks whose results, or whose exceptions, workers have sent.
         self.completed = 0
 
     def add(self, source: TaskSource) -> None:
@@ -151,7 +151,8 @@ class ChunkDispatcher:
     async def _recover(self, worker: RemoteWorker, slot: int, chunk: Chunk, received: int) -> None:
         """Replace a worker that has died with a chunk; requeue the tasks that have not begun.
 
-        The task that had begun runs again as often as ``retries`` allows, and fails otherwise.
+        The task that had begun runs again as often as ``retries`` allows, and fails otherwise. A chunk with which
+        MAX_WORKER_DEATHS workers have died before they began any task is requeued in halves; its only task fails.
         """
         begun = worker.progress.count_begun(slot)
         self._workers.replace(worker)

@@ -52,7 +52,7 @@ class TaskSource(ABC):
         return self._make_chunk(self._chunk_size())
 
     def _chunk_size(self) -> int:
-        """Return the number of tasks for a new chunk, from the average duration of a task."""
+        """Return the number of tasks for a new chunk, from the average duration of a task; 1 before the first one."""
         seconds = self.function.seconds
         if seconds is None:
             return 1
@@ -87,9 +87,9 @@ class TaskSource(ABC):
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Fail all tasks, because the pool has closed."""
+        """Fail all tasks without a result, because the pool has closed."""
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if the results have no reader left."""
+        """True if the results have no reader left."""
         return False

@@ -34,7 +34,10 @@ class PendingCall:
         self.task.cancel()
 
     def was_preempted(self) -> bool:
-        """Return True if :meth:`preempt` is the only cause of the CancelledError that the task has just caught."""
+        """Return True if :meth:`preempt` is the only cause of the CancelledError that the task has just caught.
+
+        Revokes that cancellation.
+        """
         return self.is_preempted and self.task is not None and self.task.uncancel() <= self._cancelling
 
 
@@ -71,7 +74,7 @@ class CoroutineSeats:
         return call
 
     def take_back(self, call: PendingCall) -> bool:
-        """Take a coroutine back, so that it never begins; return False if the worker has begun it."""
+        """Take a coroutine back, so that it never begins; return False if the worker has begun it. Wakes no task."""
         if not call.is_preempted:
             call.is_preempted = self._progress.take_coroutine(call.seat)
         return call.is_preempted
@@ -108,7 +111,10 @@ class CoroutineSeats:
         return bool(calls)
 
     def preempt_unbegun(self) -> None:
-        """Take back the coroutines that have not begun, and wake the tasks that wait for them."""
+        """Take back the coroutines that have not begun, and wake the tasks that wait for them.
+
+        Leaves a coroutine whose task is being cancelled.
+        """
         for call in self._unbegun:
             if call.task is not None and not call.task.cancelling() and self._progress.take_coroutine(call.seat):
                 call.preempt()

@@ -31,7 +31,7 @@ class MapSource(TaskSource):
         self._ordered = ordered
         self._max_unread = max_unread
         self._on_room = on_room
-        #: Called with the number of tasks that have ended.
+        #: Called with the total number of tasks that have ended, each time that the reader reads.
         self.report: Callable[[int], object] | None = None
         self._ended = 0
         #: First and last chunk with results that are not read.
@@ -43,7 +43,10 @@ class MapSource(TaskSource):
         self._error: BaseException | None = None
 
     def _make_chunk(self, size: int) -> Chunk | None:
-        """Take items from the iterables for a chunk; return None if there are none, or no room for results."""
+        """Take items from the iterables for a chunk; return None if there are none, or no room for results.
+
+        An exception of an iterable ends the items; :meth:`read` raises the exception after the results.
+        """
         if self._is_exhausted or self._unread >= self._max_unread:
             return None
         items: list[Any] = []
@@ -66,6 +69,7 @@ class MapSource(TaskSource):
         return chunk
 
     def _insert_after(self, chunk: Chunk, rest: Chunk) -> None:
+        """Insert the rest of a chunk behind the chunk, as another chunk that is not read."""
         rest.next, chunk.next = chunk.next, rest
         self._unread += 1
         if self._tail is chunk:
@@ -91,7 +95,7 @@ class MapSource(TaskSource):
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if the results have no reader left."""
+        """True if the results have no reader left."""
         return self._is_closed
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class MapSource(TaskSource):
         self._returned.clear()
 
     def _take_ready(self) -> list[Any]:
-        """Remove and return the results that can be read now."""
+        """Remove and return the results that can be read now: if ordered, those before the first missing result."""
         ready: list[Any] = []
         previous: Chunk | None = None
         chunk = self._head
@@ -124,7 +128,7 @@ class MapSource(TaskSource):
         return ready
 
     async def read(self) -> list[Any] | None:
-        """Wait for the next results and return them; return None after the last ones.
+        """Wait for the next results and return them; return None after the last ones, or after :meth:`close`.
 
         Raises what an iterable raised, or the error with which the pool has closed.
         """

@@ -45,12 +45,12 @@ class WorkStealer:
                 timer.cancel()
 
     def chunk_started(self, chunk: Chunk) -> None:
-        """Count a chunk that a worker has got, and start the check."""
+        """Count a chunk that a worker has got, if it has several tasks, and start the check."""
         self._batch_chunks += len(chunk.items) > 1
         self.check_later()
 
     def chunk_ended(self, chunk: Chunk) -> None:
-        """Discount a chunk that a worker no longer has."""
+        """Discount a chunk that a worker no longer has, if it was made of several tasks."""
         self._batch_chunks -= len(chunk.items) > 1
 
     def check_later(self) -> None:
@@ -59,7 +59,11 @@ class WorkStealer:
             self.check_timer = self._lifecycle.loop.call_later(CHECK_INTERVAL, self._check_workers)
 
     def _check_workers(self) -> None:
-        """Find stopped workers. While a worker is idle, take back what stopped and busy workers have not begun."""
+        """Check the workers that are stopped or have tasks not begun; repeat the check later if there are any.
+
+        While a worker is idle, find newly stopped workers, and take back all tasks that a stopped worker has not begun,
+        and the coroutines that a busy worker has not begun.
+        """
         self.check_timer = None
         waiting = [worker for worker in self._workers.workers if worker.is_stopped or worker.has_unbegun()]
         if not waiting:
@@ -78,7 +82,7 @@ class WorkStealer:
                 worker.coroutines.preempt_unbegun()
 
     def _update_stopped(self, worker: RemoteWorker) -> None:
-        """Record whether a signal has stopped the worker: a stopped one gets no tasks."""
+        """Record whether a signal has stopped the worker, which then gets no tasks, or has let the worker go on."""
         was_stopped, worker.is_stopped = worker.is_stopped, worker.process.is_stopped()
         if worker.is_stopped:
             self._scheduler.remove(worker)
@@ -86,7 +90,7 @@ class WorkStealer:
             self._scheduler.mark_idle(worker)
 
     def _reclaim_tasks(self, worker: RemoteWorker) -> None:
-        """Take back all tasks that a worker has not begun."""
+        """Take back all tasks that a worker has not begun, and requeue them."""
         worker.coroutines.preempt_unbegun()
         for slot, chunk in list(worker.slots.items()):
             if chunk is None:
@@ -105,7 +109,7 @@ class WorkStealer:
         return bool(self._scheduler.idle) and any(len(worker.slots) > 1 for worker in self._workers.workers)
 
     def _rebalance(self) -> None:
-        """Receive results that caused no wake-up, and steal tasks."""
+        """Receive results that caused no wake-up, and steal tasks; repeat later if tasks may be stolen then."""
         self._rebalance_timer = None
         if self._batch_chunks:
             for worker in self._workers.workers:
@@ -115,7 +119,10 @@ class WorkStealer:
         self.rebalance_later()
 
     def steal_tasks(self) -> None:
-        """Take back a part of the chunk with the most tasks that have not begun, if a worker is idle."""
+        """If a worker is idle, requeue tasks of the chunk with the most tasks that have not begun.
+
+        Takes half of these tasks, or all of a chunk that waits behind another one.
+        """
         candidates = [
             (chunk.limit - worker.progress.count_begun(slot), worker, slot, chunk)
             for worker in self._workers.workers

@@ -22,7 +22,10 @@ class SubmitSource(TaskSource):
         self.is_pending = False
 
     def take_only_task(self) -> tuple[TaskFuture[Any], tuple[Any, ...]] | None:
-        """Remove the task if there is exactly one; return its future and arguments. Return None otherwise."""
+        """Remove the only waiting task; return its future and arguments.
+
+        Return None if several tasks wait, or none, or if a chunk was put back.
+        """
         if len(self.waiting) != 1 or self._returned:
             return None
         future, item = self.waiting.popleft()
@@ -37,7 +40,10 @@ class SubmitSource(TaskSource):
         self._returned.clear()
 
     def _make_chunk(self, size: int) -> Chunk | None:
-        """Make a chunk of waiting tasks that are not cancelled; return None if there are none."""
+        """Make a chunk of at most ``size`` waiting tasks, and mark them as running; return None if there are none.
+
+        Drops cancelled tasks.
+        """
         waiting = self.waiting
         running: list[tuple[TaskFuture[Any], Any]] = []
         while waiting and not running:
@@ -50,6 +56,7 @@ class SubmitSource(TaskSource):
         return chunk
 
     def _insert_after(self, chunk: Chunk, rest: Chunk) -> None:
+        """Move the futures of the later tasks of a chunk to its rest."""
         futures = self._futures[chunk]
         self._futures[chunk], self._futures[rest] = futures[: chunk.limit], futures[chunk.limit :]
         self._forget_if_delivered(chunk)

@@ -115,6 +115,7 @@ def _read_variable(scope: Any, name: str) -> Any:
 
 
 def _are_identical(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    """Return True if two tuples contain the same objects in the same order."""
     return len(left) == len(right) and all(one is other for one, other in zip(left, right, strict=True))
 
 

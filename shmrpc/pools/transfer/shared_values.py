@@ -53,7 +53,7 @@ class _Pickled(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes of the pickle and its buffers."""
+        """Bytes of the pickle and its buffers."""
         return len(self.data) + sum(map(len, self.buffers))
 
 

@@ -51,7 +51,7 @@ class ConnectionRouter:
         return time.monotonic() - self._began
 
     def _receive(self, accepted: socket.socket, credentials: PeerCredentials) -> None:
-        """Wait for the first packet of a new client."""
+        """Wait for the first packet of a new client. Closes a client that is not passed on within STEP_TIMEOUT."""
         self._waiting[accepted] = self._loop.call_later(control.STEP_TIMEOUT, self._close, accepted)
         self._loop.add_reader(accepted, self._on_packet, accepted)
 
@@ -85,6 +85,7 @@ class ConnectionRouter:
             self._close(accepted)  # The process that took the client has its own descriptor.
 
     def _reply(self, accepted: socket.socket, message: control.Message) -> None:
+        """Read a client's first packet, and send a message; do nothing if the client has left."""
         with contextlib.suppress(OSError):
             accepted.recv(control.MAX_MESSAGE)  # Closing a socket with unread data would reset the other end.
             accepted.send(control.encode(message))
@@ -107,6 +108,7 @@ class ConnectionRouter:
 
 
 def _is_status(packet: bytes) -> bool:
+    """Return True if a packet asks for the status; return False for any other one, an invalid one included."""
     try:
         return isinstance(control.decode(packet), control.StatusRequest)
     except RemoteProtocolError:

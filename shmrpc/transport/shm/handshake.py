@@ -95,7 +95,8 @@ def connect_client(
     ``blocking``: True for a side that waits in threads.
 
     Raises ServiceUnavailable if the server refuses for good, RetryLater if only for now, RemoteProtocolError if the
-    server breaks a rule, ConnectionLost if the server leaves or does not answer in time.
+    server breaks a rule, ConnectionLost if the server leaves or does not answer in time, SharedMemoryError if this
+    process lacks a resource.
     """
     pid, server_uid = peer_credentials(dialled)
     hello = control.Hello(control.VERSION, options.max_frame, options.pickle, options.max_memory, semaphores=blocking)
@@ -252,12 +253,14 @@ def accept_client(
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:
+    """Raise RemoteProtocolError unless a value of the hello is from ``least`` to ``most``."""
     if not least <= value <= most:
         bound = f"less than {least}" if value < least else f"more than {most}"
         raise RemoteProtocolError(f"the client's {name} is {value}, {bound}")
 
 
 def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
+    """Close all of the descriptors."""
     for descriptor in descriptors:
         descriptor.close()
 

@@ -82,6 +82,7 @@ class HandshakeLimiter(Generic[_C]):
                 return
 
     def _retry(self) -> None:
+        """Start waiting handshakes, now that the oldest one in progress may be rejected."""
         self._retry_timer = None
         self._begin_next()
 

@@ -112,6 +112,7 @@ class LoopConnection(Connection):
             raise
 
     def _listen_again(self) -> None:
+        """Take the frames that :meth:`listen` has left to this iteration of the loop."""
         try:
             self._listen_handle = None
             self.listen()
@@ -167,7 +168,7 @@ class LoopConnection(Connection):
             await waiter
 
     def take_back(self, call_id: int) -> bool:
-        """Withdraw the request of a call, if it still waits for room."""
+        """Withdraw the request of a call if it still waits for room; return True if so."""
         taken = self.channel.take_back(call_id, frames.REQUESTS)
         if taken:
             self._wake_senders()
@@ -202,7 +203,7 @@ class LoopConnection(Connection):
         self._feeds.pop(call_id, None)
 
     def pull(self, call_id: int) -> None:
-        """Take arrived frames without waiting, items of this call first."""
+        """Take arrived frames without waiting: items of this call if they are next, otherwise any frames."""
         if not self._open:
             return
         try:
@@ -237,7 +238,7 @@ class LoopConnection(Connection):
                     break
 
     def _on_control(self) -> None:
-        """Receive and handle a packet of the server."""
+        """Receive and handle a packet of the server, after the packets that an exception has left unhandled."""
         try:
             try:
                 # Received and stored in one step, so that no exception of a signal handler comes between.
@@ -298,6 +299,7 @@ class LoopConnection(Connection):
         )
 
     def _has_waiters(self) -> bool:
+        """Return True if a call waits for a reply, or a sender for room."""
         return bool(self._pending or self._room)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class EarlyEvents:
         self.keep(frame)
 
     async def first(self) -> Event:
-        """Wait for the first event, and remove and return it."""
+        """Wait for the first event, and remove and return it. Call this once."""
         await self._first
         return self._events.popleft()
 

@@ -71,6 +71,6 @@ class PartialFrame:
             parts.append(bytearray(data))
 
     def body(self) -> Body:
-        """Return the body with its buffers."""
+        """Return the body of a complete frame, with its buffers."""
         _, body, *buffers = map(b"".join, self._parts)
         return _core.Parcel(body, buffers) if buffers else body

@@ -239,7 +239,7 @@ class Pipe:
         return self.window != before
 
     def next_message(self) -> bytes | None:
-        """Return the next message; None if there is none to send now."""
+        """Take the next message from the queue and return it, recorded as sent; None if there is none to send now."""
         queue = self._queue
         if not self.is_open or not (self._must_send or queue.is_sendable):
             return None
@@ -274,6 +274,8 @@ class Pipe:
 
     def receive_notice(self, data: bytes, *, is_undelivered: bool) -> None:
         """Handle a message to the reply subject, which reports that a message of this end has reached no subscriber.
+
+        Ends the connection once the other reports have arrived, or at once if the hello was not delivered.
 
         ``is_undelivered``: True for a report of NATS. The peer's process reports by returning the proof of the message.
         """
@@ -341,7 +343,8 @@ class Pipe:
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
         """End the connection, and report the error to the layer above.
 
-        ``reached``: highest id of a call that the other side received, if it has reported one.
+        ``reached``: highest id of a call that the other side received, if it has reported one. The default is the
+        id before that of the first call that certainly was not delivered.
         """
         if self.is_open and not self._closing:
             if reached is None:

@@ -44,7 +44,10 @@ class WindowBudget:
         self._assigned -= window
 
     def change(self, window: int, wanted: int) -> int:
-        """Change a window to ``wanted`` bytes as far as the budget allows; return the new window."""
+        """Change a window to ``wanted`` bytes as far as the budget allows; return the new window.
+
+        The new window has at least MIN_WINDOW bytes, even beyond the budget.
+        """
         free = max(0, BUDGET - self._assigned + window)
         changed = max(MIN_WINDOW, min(wanted, WINDOW, free))
         self._assigned += changed - window

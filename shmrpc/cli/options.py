@@ -37,7 +37,7 @@ def check_seconds(_: click.Context, __: click.Parameter, value: float | None) ->
 
 
 def _parse_user(value: str) -> int:
-    """Return the id of a user given by id or by name."""
+    """Return the id of a user given by id or by name. Raises BadParameter for an unknown name."""
     if value.isdecimal():
         return int(value)
     try:

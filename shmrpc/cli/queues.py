@@ -37,6 +37,7 @@ class _QueueGroup(click.Group):
     """Group that gives the new name of a command that was renamed before the first release."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name; fail with a hint for the name of a renamed one."""
         if cmd_name == "drain":
             ctx.fail("'drain' was renamed: use 'purge', which discards the items, or 'get --all', which prints them")
         return super().get_command(ctx, cmd_name)
@@ -176,14 +177,14 @@ def get(name: str, count: int | None, all_items: bool, timeout: float | None) ->
 
 
 def _print_item(claim: Claim) -> None:
-    """Print an item, and remove it from its queue."""
+    """Print an item, and remove it from its queue; return the item to the queue if that fails."""
     with claim:
         click.echo(to_json(claim.value))
         sys.stdout.flush()
 
 
 def _claim_waiting(found: sync.Queue) -> Iterator[Claim]:
-    """Claim the items that wait in a queue now, and none that a producer puts meanwhile."""
+    """Claim items, at most as many as wait in a queue now, and yield the claims."""
     for _ in range(found.qsize()):
         try:
             yield found.claim_nowait()

@@ -75,7 +75,7 @@ def _make_stand_in(name: str, fields: tuple[str, ...]) -> SharedClass:
 
 
 def _parse_step(text: str) -> Any:
-    """Return the key that a step of a path stands for."""
+    """Return the key that a step of a path stands for. Raises UsageError for invalid JSON after a colon."""
     if not text.startswith(":"):
         return text
     try:
@@ -97,7 +97,7 @@ def _list_steps(found: Any) -> list[str]:
 
 
 def _follow(found: Any, path: tuple[str, ...]) -> Any:
-    """Return the value that a path leads to. Raises CommandFailed if there is none."""
+    """Return the value that a path leads to. Raises CommandFailed if there is none, UsageError for an invalid step."""
     for number, text in enumerate(path):
         try:
             found = _follow_step(found, text)
@@ -107,7 +107,10 @@ def _follow(found: Any, path: tuple[str, ...]) -> Any:
 
 
 def _follow_step(found: Any, text: str) -> Any:
-    """Return the value at one step of a path."""
+    """Return the value at one step of a path.
+
+    Raises LookupError, TypeError, ValueError or AttributeError if there is none, UsageError for an invalid step.
+    """
     step = _parse_step(text)
     if hasattr(found, "keys"):
         return found[step]

@@ -145,7 +145,10 @@ def _report_missed(lost: int, reported: int) -> int:
 
 
 def _print_rates(name: str) -> None:
-    """Print rates from the publishers' own counters, which costs them nothing: no message is read."""
+    """Print rates at an interval until no process has the topic open.
+
+    The rates come from the publishers' own counters, which costs them nothing: no message is read.
+    """
     click.echo(" ".join(head.rjust(_COLUMN_WIDTH) for head in ("PUBLISHER", "MESSAGES/S", "BYTES/S", "MESSAGES")))
     before: dict[int, tuple[int, int]] = {}
     since = time.monotonic()

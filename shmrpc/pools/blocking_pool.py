@@ -99,7 +99,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         """Submit a call of the function to the workers; return its future.
 
         Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The future raises what the
-        task raises.
+        task raises, and EncodeError for a function that cannot be sent.
         """
         self._check_open()
         future: TaskFuture[Any] = TaskFuture()
@@ -208,7 +208,8 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
         """Run a coroutine in the pool's loop; wait for its result and return it.
 
-        Raises TimeoutError, and RuntimeError if the pool is shut down.
+        Cancels the coroutine and raises TimeoutError after ``timeout`` seconds. Raises what the coroutine raises, and
+        RuntimeError if the pool is shut down.
         """
         if not self._loop_thread.is_alive():
             coroutine.close()
@@ -279,7 +280,7 @@ class InlineBlockingPool(BlockingPool):
 
     @property
     def _max_workers(self) -> int:
-        """Return 1: this process runs all tasks."""
+        """Number of workers: 1, because this process runs all tasks."""
         return 1
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:

@@ -25,6 +25,7 @@ class InlinePool(Pool):
         return self._describe("shmrpc.pool", "open")
 
     def _describe(self, maker: str, state: str) -> str:
+        """Return the repr of the pool. ``maker``: name of the function that has made the pool."""
         return f"<{maker} within a worker, which runs its tasks itself, {state}>"
 
     async def __aenter__(self) -> Self:
@@ -62,6 +63,7 @@ class InlinePool(Pool):
         ordered: bool,
         report: ReportEnded | None,
     ) -> AsyncGenerator[Any, None]:
+        """Run the tasks one after the other, each when its result is read; yield the results."""
         for ended, args in enumerate(zip(*iterables, strict=False), 1):
             results = [await self.run(function, *args)]
             del args

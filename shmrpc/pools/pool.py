@@ -51,7 +51,7 @@ class PoolStats:
 
     #: Workers that are ready, by number.
     workers: list[WorkerStats]
-    #: Number of tasks that have ended.
+    #: Total number of tasks that have ended with a result or an exception.
     completed: int
     #: Number of workers that took the place of others.
     replaced: int
@@ -262,6 +262,7 @@ class Pool(AsyncioOnly):
         ordered: bool,
         report: ReportEnded | None,
     ) -> AsyncGenerator[Any, None]:
+        """Map as :meth:`map` does. ``report`` is called with the total number of tasks that have ended."""
         engine = self._engine
         engine.lifecycle.check_open()
         known, bound = engine.functions.lookup(function, ())

@@ -8,7 +8,7 @@ from typing import Any
 
 #: Called with the number of tasks that have ended, and their total, None if unknown; or the text beside a progress bar.
 OnProgress = Callable[[int, int | None], object] | str
-#: Called with the number of tasks that have ended.
+#: Called with the total number of tasks that have ended.
 ReportEnded = Callable[[int], object]
 
 

@@ -42,7 +42,7 @@ class StopSignals:
         self._last: tuple[int, float] | None = None
 
     def is_repeat(self, number: int) -> bool:
-        """Return True if the same signal has come within the last half second."""
+        """Return True if the last recorded signal was the same, within half a second; record the signal otherwise."""
         now = time.monotonic()
         if self._last is not None and self._last[0] == number and now - self._last[1] < _REPEAT_SECONDS:
             return True

@@ -98,7 +98,7 @@ class Supervisor:
     # Start and end of workers.
 
     def _start(self, quick_deaths: int = 0) -> None:
-        """Start a worker; try again later if the system has no room for a process."""
+        """Start a worker, unless the supervisor stops; try again later if the system has no room for a process."""
         if self._is_stopping:
             return
         try:
@@ -116,7 +116,10 @@ class Supervisor:
         return worker
 
     def _on_imported(self, worker: WorkerProcess) -> None:
-        """Claim the names of the services, let the worker serve, and start the other workers after the first one."""
+        """Claim the names of the services, let the worker serve, and start the other workers after the first one.
+
+        Ends the worker if a name cannot be claimed.
+        """
         try:
             for service in worker.offers if self._config.accepts_sockets else ():
                 if service not in self._routers:
@@ -152,7 +155,10 @@ class Supervisor:
             self._ended.set()
 
     def _on_worker_exit(self, worker: WorkerProcess) -> None:
-        """Replace a worker that has ended, unless it was ordered to end, or a replacement would fail too."""
+        """Replace a worker that has ended, unless it was ordered to end, or was a successor that never served.
+
+        Stops with an error if the worker exited before any worker served, or after too many quick deaths in a row.
+        """
         how = f"worker {worker.pid} {worker.exit_description}"
         if self._is_stopping and worker.was_forced and not self._failure:
             self._failure = f"worker {worker.pid} did not end by itself, and was ended by force"
@@ -271,7 +277,7 @@ class Supervisor:
         )
 
     def _available_workers(self, service: str) -> list[WorkerProcess]:
-        """Return the workers that can take a client of a service."""
+        """Return the workers that can take a client of a service, silent ones included; none while gathering."""
         if self._is_gathering:
             return []
         return [each for each in self._workers if each.is_ready and not each.draining and service in each.offers]

@@ -30,7 +30,8 @@ class TargetImportError(ServeError):
 def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     """Import and return the services that the targets name, with ``app_dir`` first on the path.
 
-    Raises ServeError for a target that names no service, or whose endpoints cannot run where they are declared to;
+    Raises ServeError for a target that names no service, or whose endpoints cannot run where they are declared to, and
+    for two services of one name;
     TargetImportError if the module raises an exception.
     """
     _prepend_to_path(app_dir)

@@ -45,7 +45,10 @@ class SupervisedWorker:
         fork.abandon_in_child(self)
 
     def run(self) -> None:
-        """Serve until a signal, the supervisor, or the supervisor's death ends the worker."""
+        """Serve until a signal, the supervisor, or the supervisor's death ends the worker.
+
+        Exits with code 1 if the services cannot be imported or served.
+        """
         packet = b""
         with contextlib.suppress(ConnectionResetError):
             packet = self._socket.recv(messages.MAX_PACKET)

@@ -53,6 +53,9 @@ class Faults:
     endpoint. The first :meth:`drop` or :meth:`fail` that applies to a call and is not used up takes effect, in addition
     to a :meth:`delay`. A frame of many calls, such as that of ``client.map()``, counts as one call; the frame of
     ``client.batch()`` has no endpoint. Several clients of one service may share the same faults.
+
+    :meth:`delay`, :meth:`drop` and :meth:`fail` raise ValueError for a number out of range, and EndpointNotFound for an
+    endpoint that a connected service lacks.
     """
 
     def __init__(self) -> None:
@@ -190,7 +193,10 @@ class _FaultyConnection(Connection):
         await self._connection.wait_for_room()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Send a frame, or delay it; return True unless the connection has no room for it."""
+        """Send a frame, or delay it; return True unless the connection has no room for it.
+
+        Raises Oversize, or ChannelError if the connection is closed.
+        """
         if not self._open:
             raise ChannelError("the connection is closed")
         check_size(body, self.max_frame)

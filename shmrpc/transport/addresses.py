@@ -48,6 +48,7 @@ At: TypeAlias = str | Transport | Sequence[str | Transport] | None
 
 
 def _parse_nats(rest: str) -> tuple[Transport, str]:
+    """Return the transport of a URL after ``nats://``, and the name of a service or "". Raises ValueError."""
     from shmrpc.transport.nats import address, transport  # Imported on use: few programs need it.
 
     try:
@@ -58,6 +59,7 @@ def _parse_nats(rest: str) -> tuple[Transport, str]:
 
 
 def _make_memory_transport() -> Transport:
+    """Return a transport within one event loop."""
     from shmrpc.transport.memory import MemoryTransport  # Imported on use: for tests.
 
     return MemoryTransport()

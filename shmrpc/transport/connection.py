@@ -148,7 +148,10 @@ class Connection(ABC):
         fork.check_same_process(self.service, self._made_by)
 
     def check_loop(self) -> None:
-        """Raise LocalProtocolError in another event loop than the connection's, and in a forked child."""
+        """Raise LocalProtocolError in another event loop than the connection's, and in a forked child.
+
+        Raises RuntimeError if no event loop runs.
+        """
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:  # No loop is running. In a forked child, that is the error to report.

@@ -82,6 +82,7 @@ def connection_options(
 
 @functools.lru_cache(maxsize=64, typed=True)
 def _cached_options(max_frame: int, max_memory: int, spin: float, codec: CodecName) -> ConnectionOptions:
+    """Return the options, which are made once for each combination. Raises as :class:`ConnectionOptions` does."""
     return ConnectionOptions(max_frame, max_memory, spin, codec)
 
 

@@ -80,5 +80,6 @@ async def _poll_better_addresses(reference: weakref.ref[Connection], better: Seq
 
 
 def _get_open(reference: weakref.ref[Connection]) -> Connection | None:
+    """Return the connection if it still exists and is open; return None otherwise."""
     connection = reference()
     return connection if connection is not None and connection.is_open else None

@@ -72,7 +72,7 @@ class Peer(ABC):
 
     @abstractmethod
     def fault(self, reason: str) -> None:
-        """Close this connection, and report the broken rule to the client."""
+        """Close this connection, and report the broken rule to the client and to the layer above."""
 
     @abstractmethod
     def go_away(self) -> None:
@@ -141,7 +141,7 @@ class Listener(ABC, Generic[_P]):
 
     @property
     def has_pending_replies(self) -> bool:
-        """True if replies wait for clients to read."""
+        """True if replies wait for at least one client to read."""
         return any(peer.has_pending_replies for peer in self.peers)
 
     @abstractmethod

@@ -114,7 +114,7 @@ class ClientSharedMemoryFallback(SharedMemoryFallback):
         self.channel = None
 
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
-        """Send a request."""
+        """Send a request; its reply arrives as a frame. Raises LocalProtocolError in another event loop."""
         self._check_loop()  # Before a frame reaches another loop.
         self._send(opcode, call_id, body)
 

@@ -23,7 +23,7 @@ def start_python(
     """Start a Python process that calls a function of a module of this package; return the process.
 
     The process inherits the descriptors, whose numbers are its first arguments; the program's own arguments follow.
-    ``environment``: variables besides those of this process.
+    ``environment``: variables besides those of this process. Raises OSError if no process can be started.
     """
     import subprocess  # Most programs have no pools.
     from multiprocessing.util import _args_from_interpreter_flags as interpreter_flags  # type: ignore[attr-defined]

@@ -53,7 +53,7 @@ class SpawnedProcess:
         return self.read_status() if self.has_ended() else None
 
     def wait(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for the end of the process, then kill it."""
+        """Wait at most ``timeout`` seconds for the end of the process; then kill it, and wait at most 5 s more."""
         if not self.has_ended(timeout):
             self.kill()
             self.has_ended(_KILL_SECONDS)

@@ -57,6 +57,7 @@ class _SocketHandler(logging.Handler):
         self._end = end
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Send a record; do nothing once the socket is closed or the pool has ended."""
         try:
             if self._end.fileno() >= 0:  # The socket is closed when the worker is about to end.
                 with contextlib.suppress(ConnectionError):  # The pool has ended.
@@ -90,6 +91,7 @@ class _SocketHandler(logging.Handler):
 
 
 def _is_plain(value: Any) -> bool:
+    """Return True for None, a text and a number, which can always be pickled."""
     return value is None or isinstance(value, str | int | float)
 
 

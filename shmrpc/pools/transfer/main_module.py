@@ -61,7 +61,10 @@ def alias_main_module() -> None:
 
 
 def defined_names() -> list[str]:
-    """Return the names of the classes and functions that the imported program defines, in a worker."""
+    """Return the names of the classes and functions that the imported program defines, in a worker.
+
+    The result is empty if the worker has not imported the program.
+    """
     main = sys.modules.get(MAIN)
     if getattr(main, "__name__", None) != IMPORTED_MAIN:
         return []
@@ -113,6 +116,7 @@ def _make_pickler_class() -> Callable[..., Any]:
             self._by_value = by_value
 
         def reducer_override(self, obj: Any) -> Any:
+            """Return the name of an object that workers have; otherwise reduce the object as cloudpickle does."""
             if self._by_value.names and self._by_value.has_by_name(obj):
                 return obj.__qualname__
             return super().reducer_override(obj)

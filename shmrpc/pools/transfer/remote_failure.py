@@ -37,7 +37,10 @@ def name_task_in_error(error: Exception, name: str) -> Exception:
 
 
 def read_result(pickled: LazyPickle, name: str) -> Any:
-    """Unpickle the result of a task of the function ``name``. Raises DecodeError if that fails."""
+    """Unpickle the result of a task of the function ``name``.
+
+    Raises DecodeError if that fails; lets MemoryError and the errors of shmrpc pass.
+    """
     try:
         return pickled.read()
     except (MemoryError, ShmrpcError):

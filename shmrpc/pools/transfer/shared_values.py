@@ -136,6 +136,7 @@ def _close(file: SharedFile, on_released: Callable[[int], None]) -> None:
 
 
 def _pickle(value: Any) -> _Pickled:
+    """Pickle a value, with its buffers beside the pickle. Raises what pickling raises."""
     return _Pickled(*dumps_beside(value, 0))
 
 

@@ -187,7 +187,10 @@ class TaskRunner:
         return RemoteFailure.from_exception(error)
 
     def _read_arguments(self, number: int, pickled: LazyPickle) -> Any:
-        """Unpickle the arguments of a task. Raises DecodeError if that fails."""
+        """Unpickle the arguments of a task.
+
+        Raises DecodeError if that fails; lets MemoryError and the errors of shmrpc pass.
+        """
         try:
             return pickled.read()
         except (MemoryError, ShmrpcError):

@@ -58,7 +58,8 @@ async def connect(
 ) -> NatsConnection:
     """Connect to a server of a service within ``timeout`` seconds; None: without a limit, 0: one attempt.
 
-    Raises ServiceUnavailable if there is none by then, or if the server refuses.
+    ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if there is none by then, or
+    if the server refuses, and RemoteProtocolError if the server breaks a rule.
     """
     check_name(service)
     began = time.monotonic()

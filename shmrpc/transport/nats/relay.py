@@ -172,7 +172,7 @@ class Relay:
             self._finish()
 
     def _take(self) -> None:
-        """Send the frames received from the client."""
+        """Send the frames received from the client, until the connection to the server is full."""
         poller, inbox = self._inbox.poller, self._inbox
         while not inbox.is_paused and (frame := poller.next()) is not None:
             _, opcode, call_id, body = frame
@@ -201,6 +201,7 @@ class Relay:
             self._peer.send(opcode, call_id, body)
 
     def _on_go_away(self) -> None:
+        """Pass on the request of the server to use another connection."""
         if self._peer is not None:
             self._peer.go_away()
 
@@ -266,7 +267,7 @@ class RelayedConnection(ThreadConnection):
         return end if end is None else self._relay.end or end
 
     def close(self) -> None:
-        """Close the connection, and wait until sent frames have left this process. Idempotent."""
+        """Close the connection, and wait at most 2 s until sent frames have left this process. Idempotent."""
         was_open = self._open
         super().close()
         if was_open:

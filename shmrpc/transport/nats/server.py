@@ -95,7 +95,10 @@ class NatsPeer(Peer):
             self._listener.inbox.put(self, _END, 0, b"")
 
     def account_for(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Account for a frame taken from the inbox. Returns True if the server should run it."""
+        """Account for a frame taken from the inbox, or end the connection at its end.
+
+        Returns True if the server should run the frame.
+        """
         if opcode == _END:
             assert self._end_error is not None
             self._lose(self._end_error)
@@ -104,7 +107,10 @@ class NatsPeer(Peer):
         return self._open
 
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Send a frame, unless the client has left. Raises Oversize if it is too large."""
+        """Send a frame, unless the client has left. Raises Oversize if it is too large.
+
+        A client that leaves too many bytes unread loses its connection.
+        """
         if self._open and self._end_error is None:
             try:
                 self._pipe.send(opcode, call_id, body)
@@ -140,6 +146,7 @@ class NatsPeer(Peer):
         self._listener.forget(self)
 
     def _lose(self, error: ShmrpcError) -> None:
+        """Close this side, and report the error to the server. Idempotent."""
         if self._open:
             self._leave()
             self._listener.notify_lost(self, error)
@@ -165,7 +172,7 @@ class NatsListener(Listener[NatsPeer]):
         return len(self.peers)
 
     async def announce(self, nats_link: Link) -> None:
-        """Accept clients that reach NATS by this link. Raises ConnectionLost."""
+        """Accept clients that reach NATS by this link, if the listener serves. Raises ConnectionLost."""
         if self.health == "serving":
             take = functools.partial(self._on_hello, nats_link)
             self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
@@ -243,7 +250,7 @@ class NatsListener(Listener[NatsPeer]):
             self.inbox.withdraw(subscription)
 
     def close(self, reason: str) -> None:
-        """Close the connections of all clients."""
+        """Stop accepting clients, and close the connections of all clients."""
         self._withdraw()
         super().close(reason)
 
@@ -337,7 +344,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             self._link.run(_drain_subscription(subscription))
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving and reconnecting."""
         super().close()
         if self._reconnecting is not None:
             self._reconnecting.cancel()

@@ -25,7 +25,7 @@ _MOST_NAMES: Final = 1000
 
 
 async def find_similar_name(nats_link: Link, service: str) -> str | None:
-    """Ask for reports and return the served name most like this one; None if no name is similar."""
+    """Ask for reports for 0.1 s, and return the served name most like this one; None if no name is similar."""
     found: set[str] = set()
     inbox = nats_link.open_inbox(functools.partial(_add_name, found))
     try:
@@ -37,7 +37,7 @@ async def find_similar_name(nats_link: Link, service: str) -> str | None:
 
 
 def _add_name(found: set[str], data: bytes, _: str) -> None:
-    """Add the name of the service in a report to ``found``."""
+    """Add the name of the service in a report to ``found``, up to 1,000 names."""
     report = _decode_report(data)
     if report is not None and len(found) < _MOST_NAMES:
         found.add(report.report.service)
@@ -55,7 +55,8 @@ def _decode_report(data: bytes) -> ServerReport | None:
 async def statuses(address: NatsAddress) -> list[ServerReport]:
     """Return the reports of the servers connected to this NATS, sorted by service and host.
 
-    A stopped or distant server may be missing. Raises ServiceUnavailable if NATS cannot be reached, or refuses.
+    Waits at most 2 s, so a stopped or distant server may be missing. Raises ServiceUnavailable if NATS cannot be
+    reached, or refuses.
     """
     nats_link = await link.acquire(address)
     found: list[ServerReport] = []

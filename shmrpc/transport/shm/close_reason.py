@@ -15,7 +15,10 @@ DOORBELL_CLOSED: Final = "the bell was closed, and the connection was not"
 
 
 def has_ended(control_socket: socket.socket) -> bool:
-    """Return True if the peer has said goodbye, or has died. Leaves the packet for the next reader."""
+    """Return True if a packet of the peer waits, such as a goodbye, or if the peer has died.
+
+    Leaves the packet for the next reader.
+    """
     try:
         control_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

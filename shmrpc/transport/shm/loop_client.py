@@ -39,11 +39,18 @@ async def connect(
 
 
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
-    """Connect to the process that inherited the other end of a socket pair. Raises ConnectionLost if it has left."""
+    """Connect to the process that inherited the other end of a socket pair.
+
+    Raises ConnectionLost if that process has left, or does not answer within INHERITED_TIMEOUT seconds.
+    """
     return await _run_handshake(control_socket, options, ConnectRetry(service, INHERITED_TIMEOUT))
 
 
 async def _run_handshake(dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry) -> LoopConnection:
+    """Run the handshake, and return the connection; close the socket if that fails.
+
+    Raises as :func:`handshake.connect_client` does.
+    """
     steps = handshake.connect_client(dialled, options, retry, blocking=False)
     loop = running_loop()
     try:

@@ -312,7 +312,10 @@ class ShmPeer(Peer):
         self._refuse(reason, try_again=True)
 
     def _fail_handshake(self, error: Exception) -> None:
-        """Refuse a client whose handshake has failed."""
+        """Refuse a client whose handshake has failed; drop a client that has left.
+
+        The client may try again if this process lacks descriptors.
+        """
         if isinstance(error, ConnectionError):
             logger.debug("%s left during the handshake: %s", self, error)
             self.abandon(closing=True)

@@ -68,6 +68,10 @@ def inherit(
 def _run_handshake(
     dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
+    """Run the handshake, and return the connection that ``make`` creates; close the socket if that fails.
+
+    Raises as :func:`handshake.connect_client` does.
+    """
     steps = handshake.connect_client(dialled, options, retry, blocking=True)
     try:
         step = next(steps)
@@ -139,7 +143,8 @@ class ThreadConnection:
     def poll_close(self) -> CloseReason | None:
         """Return the reason if the server has ended the connection, otherwise None.
 
-        Sets :attr:`draining` if the server has announced that it accepts no new calls.
+        Returns None, too, if this side has closed the connection, or while another thread polls. Sets
+        :attr:`draining` if the server has announced that it accepts no new calls.
         """
         if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None

@@ -70,7 +70,7 @@ def parser_class() -> type[Any]:
             self.state = module.AWAITING_MSG_PAYLOAD
 
         async def _take_message(self) -> None:
-            """Pass on the message whose bytes are complete."""
+            """Pass on the message whose bytes are complete; drop a message whose subject is not ASCII."""
             header = bytes(self.buf[: self.header_needed])
             data = bytes(self.buf[self.header_needed : self.needed])
             del self.buf[: self.needed + len(_END)]

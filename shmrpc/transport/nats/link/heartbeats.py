@@ -50,7 +50,10 @@ class Heartbeats:
         return ""
 
     def _check_pipes(self) -> None:
-        """Send due heartbeats, end pipes with silent peers, and schedule the next check."""
+        """Send due heartbeats, end pipes with silent peers, and schedule the next check.
+
+        While the budget is short, shrinks unused windows of the other pipes.
+        """
         now = time.monotonic()
         late, due = now - self._due, now + self._heartbeat * BEAT_FRACTION
         if late > self._heartbeat / 2:

@@ -283,7 +283,7 @@ class Link:
         return subscription
 
     async def flush(self) -> bool:
-        """Wait until NATS has processed all sent messages, and its replies have arrived. Returns False if it has not.
+        """Wait until NATS has processed all sent messages, and its replies have arrived; return False after 2 s.
 
         The link sends a message to itself, because the flush() of NATS's client breaks when its caller is cancelled or
         times out. Returns False at once if NATS does not permit that message.
@@ -325,7 +325,7 @@ class Link:
             callback()
 
     def release(self) -> None:
-        """Release a use of the link. The last one closes it."""
+        """Release a use of the link. After the last one, the link closes in the background."""
         self.users -= 1
         if self.users == 0 and self._closing is None:
             self._forget()

@@ -61,7 +61,10 @@ class LinkErrors:
         return self._when > since and text.lower() in self.last.lower()
 
     def recent_error(self) -> str:
-        """Return a recent error of NATS's client after a colon; "" if there is none."""
+        """Return the error recorded in the last five seconds, or else the last one of NATS's client, after a colon.
+
+        Return "" if there is none.
+        """
         last = self.client.last_error
         if self.last and time.monotonic() - self._when < 5:
             return f": {self.last}"

@@ -68,7 +68,10 @@ def call(
 
 
 def _check_no_options(endpoint: str, arguments: Sequence[str]) -> None:
-    """Print the help if an argument asks for it. Raises UsageError if an option of the command follows the service."""
+    """Print the help and exit if an argument asks for it; ignore arguments after ``--``.
+
+    Raises UsageError if an option of the command follows the service.
+    """
     ctx = click.get_current_context()
     own = {*ctx.help_option_names, *(name for parameter in ctx.command.params for name in parameter.opts)}
     for text in itertools.takewhile(lambda text: text != "--", (endpoint, *arguments)):
@@ -88,7 +91,8 @@ def _parse_arguments(
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return the positional and keyword arguments of a call.
 
-    Asks the server for the types of the endpoint's parameters, unless all arguments are text.
+    Asks the server for the types of the endpoint's parameters, unless all arguments are text. Raises UsageError for a
+    file that cannot be read, or a text that a parameter does not accept.
     """
     if all(map(is_text, (*arguments, *keywords.values()))):
         return arguments, keywords

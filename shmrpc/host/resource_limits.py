@@ -127,7 +127,7 @@ def _is_full(size: int) -> bool:
 
 
 def _find_directory_fault() -> tuple[int, str] | None:
-    """Return the errno and the reason why no file can be created in shared memory; return None if one can."""
+    """Return the errno and the reason why no file can be created in shared memory; return None if none is found."""
     try:
         status = os.stat(SHM_DIRECTORY)
     except OSError as error:

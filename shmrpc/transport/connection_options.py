@@ -71,7 +71,10 @@ class ConnectionOptions:
 def connection_options(
     max_frame: int, max_memory: int, spin: float, codec: CodecName, allow_uids: Collection[int]
 ) -> ConnectionOptions:
-    """Return the options of a connection, checked by :class:`ConnectionOptions` and cached."""
+    """Return the options of a connection, cached if there are no ``allow_uids``.
+
+    Raises as :class:`ConnectionOptions` does.
+    """
     if type(allow_uids) is tuple and not allow_uids:
         try:
             return _cached_options(max_frame, max_memory, spin, codec)

@@ -141,7 +141,10 @@ def _pickle(value: Any) -> _Pickled:
 
 
 def _write(descriptor: int, pickled: Iterable[_Pickled]) -> tuple[int, list[tuple[tuple[int, int], ...]]]:
-    """Write values one after the other; return the length of all in bytes, and the parts of each value."""
+    """Write values one after the other; return the length of all in bytes, and the parts of each value.
+
+    Raises OSError if there is no memory.
+    """
     end, values = 0, []
     for each in pickled:
         parts = []

@@ -48,7 +48,7 @@ def make_end() -> str:
 
 
 def is_end(subject: str) -> bool:
-    """Return True if a subject belongs to an end of a connection. Of a peer's subjects, only these may be used."""
+    """Return True if a subject has the form of an end's subject. Of a peer's subjects, only these may be used."""
     return _END.fullmatch(subject) is not None
 
 

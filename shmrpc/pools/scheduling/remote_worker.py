@@ -169,7 +169,7 @@ class RemoteWorker:
             await self.coroutines.free_quarantined(self.ping)
 
     def has_unbegun(self) -> bool:
-        """Return True if the worker has a chunk or call of which no task has begun, or such a coroutine."""
+        """Return True if the worker has a chunk or call of which no task has begun, or an unbegun coroutine."""
         return self.coroutines.has_unbegun() or not all(map(self.progress.count_begun, self.slots))
 
     async def run_chunk(self, slot: int, chunk: Chunk, shared: SharedValues) -> AsyncGenerator[list[Any], None]:

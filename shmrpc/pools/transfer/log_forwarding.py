@@ -91,7 +91,7 @@ class _SocketHandler(logging.Handler):
 
 
 def _is_plain(value: Any) -> bool:
-    """Return True for None, a text and a number, which can always be pickled."""
+    """Return True for None, a text and a number."""
     return value is None or isinstance(value, str | int | float)
 
 

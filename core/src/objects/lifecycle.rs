@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Makes this process a member of an object. The caller holds the entry lock, and keeps it. `is_writable` is true if
-/// the caller wants to write to a single-writer store. Raises `Full` if the object has the maximum number of members.
+/// the caller wants to write to a single-writer store. Notifies the watchers of other members, and recovers the last
+/// member of its slot and all dead members. Raises `Full` if the object has the maximum number of members, and EBUSY if
+/// what a dead member has left cannot be recovered now.
 pub(super) fn join(
     kinds: &dyn Kinds,
     address: &ObjectAddress,
@@ -57,7 +59,8 @@ pub(super) fn inspect(
     kinds.build(Parts::new(address, memory, lock_file, members)?)
 }
 
-/// Recovers the slots of dead members.
+/// Recovers the slots of dead members, one thread at a time, and wakes all sleepers if there were any. Leaves what
+/// cannot be recovered now to the watcher (`must_retry_recovery`).
 pub(super) fn recover_dead(object: &dyn Object) {
     let membership = object.membership();
     let members = membership.members();
@@ -66,7 +69,7 @@ pub(super) fn recover_dead(object: &dyn Object) {
     // the next member of the slot.
     let _alone = lock(&membership.recovering);
     let mut any = false;
-    membership.is_recovery_pending.store(false, Relaxed);
+    membership.must_retry_recovery.store(false, Relaxed);
     for slot in members.used_slots().filter(is_dead) {
         // If another process recovers the slot, or the system refuses, the watcher notices the end again.
         if let Ok(true) = members.begin_recovery(slot) {
@@ -78,7 +81,7 @@ pub(super) fn recover_dead(object: &dyn Object) {
                 let _ = members.end_recovery(slot);
             } else {
                 // The watcher tries it again.
-                membership.is_recovery_pending.store(true, Relaxed);
+                membership.must_retry_recovery.store(true, Relaxed);
                 let _ = members.postpone_recovery(slot);
             }
             any = true;
@@ -92,7 +95,8 @@ pub(super) fn recover_dead(object: &dyn Object) {
     }
 }
 
-/// Recovers what the last member of a slot held. This process has the lock of the slot.
+/// Recovers what the last member of a slot held, as far as that needs no owner lock, and frees its wait slots. This
+/// process has the lock of the slot; the caller recovers the contents and frees the slot.
 fn recover_slot(object: &dyn Object, slot: u32) {
     object.recover_slot(slot);
     for set in object.membership().sets() {
@@ -100,7 +104,7 @@ fn recover_slot(object: &dyn Object, slot: u32) {
     }
 }
 
-/// Prepares a sleep: makes the watcher recover dead members from now on, and audits the object.
+/// Prepares a sleep: makes the watcher recover dead members from now on, and audits the object, which it may poison.
 pub fn prepare_to_sleep(object: &dyn Object) -> Result<(), ObjectError> {
     object.membership().watch()?;
     audit(object)
@@ -118,7 +122,8 @@ pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
 }
 
 /// Leaves an object, and releases all that this process holds of it. Calls `remove` if no other process is a member.
-/// Waits for the entry lock for at most `timeout`.
+/// Waits for the entry lock for at most `timeout`; without the lock, other members recover the slot. Errors are
+/// ignored. In a forked process only marks the membership as left.
 pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
     let membership = object.membership();
     let lock_file = membership.lock_file();
@@ -164,16 +169,16 @@ impl<O: Object> Watched for O {
         self.membership().mark_watched();
     }
 
-    fn is_recovery_pending(&self) -> bool {
+    fn must_retry_recovery(&self) -> bool {
         // Relaxed: stored by the watcher's thread, or seen by it later.
-        self.membership().is_recovery_pending.load(Relaxed)
+        self.membership().must_retry_recovery.load(Relaxed)
     }
 
     fn recover_dead(&self) {
         recover_dead(self);
     }
 
-    fn update_members(&self) {
+    fn react_to_members(&self) {
         self.before_recovery();
         recover_dead(self);
         self.after_recovery();
@@ -194,7 +199,7 @@ impl<O: Object> Watched for O {
     }
 }
 
-/// Wakes the next sleepers if the reason for an earlier wake-up still exists.
+/// Wakes the next sleeper of each wait set for which the reason for an earlier wake-up still exists.
 fn recheck(object: &dyn Object) {
     let membership = object.membership();
     membership.begin_recheck();

@@ -70,8 +70,8 @@ pub struct Membership {
     pub(super) watch: Mutex<Watch>,
     /// True once the watcher watches the other members.
     is_watching: AtomicBool,
-    /// True if the recovery of a dead member must be tried again.
-    pub(super) is_recovery_pending: AtomicBool,
+    /// True if the recovery of a dead member was incomplete, so that the watcher must try again.
+    pub(super) must_retry_recovery: AtomicBool,
     /// Held by the thread that recovers dead members.
     pub(super) recovering: Mutex<()>,
 }
@@ -123,7 +123,7 @@ impl Membership {
             failed_loop_spins: AtomicUsize::new(0),
             watch: Mutex::new(Watch::new(numbered(&doorbell_stem, WATCHER_DOORBELL))),
             is_watching: AtomicBool::new(false),
-            is_recovery_pending: AtomicBool::new(false),
+            must_retry_recovery: AtomicBool::new(false),
             recovering: Mutex::new(()),
         }
     }

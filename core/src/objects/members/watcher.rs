@@ -62,14 +62,15 @@ pub trait Watched: Send + Sync {
     fn members(&self) -> &ObjectMembers;
     /// Returns true once this process has left the object.
     fn has_left(&self) -> bool;
-    /// Notes that the members are watched from now on.
+    /// Notes, in this process alone, that its watcher watches the members from now on.
     fn mark_watched(&self);
-    /// Returns true if the recovery of a dead member must be tried again.
-    fn is_recovery_pending(&self) -> bool;
+    /// Returns true if the recovery of a dead member was incomplete, so that the watcher must try again.
+    fn must_retry_recovery(&self) -> bool;
     /// Recovers the slots of dead members.
     fn recover_dead(&self);
-    /// Reacts to a member that has joined, has died or has rung the doorbell.
-    fn update_members(&self);
+    /// Reacts to a member that has joined, has died or has rung the doorbell: recovers dead members, between the hooks
+    /// `before_recovery` and `after_recovery` of the kind.
+    fn react_to_members(&self);
     /// Returns true if a chore is requested.
     fn is_requested(&self, chore: Chore) -> bool;
     /// Does a chore.
@@ -185,7 +186,8 @@ fn start() -> io::Result<Watcher> {
     Ok(watcher.insert(fresh).clone())
 }
 
-/// Runs the watcher's thread: does the requested chores, and updates the members of objects that have changed.
+/// Runs the watcher's thread: does the requested chores, and reacts to the members of objects that have changed. Never
+/// returns.
 fn run(watcher: &Watcher) {
     // When to do a chore, by the keys of the objects.
     let mut due: HashMap<(u64, Chore), Instant> = HashMap::new();
@@ -203,7 +205,7 @@ fn run(watcher: &Watcher) {
                     due.entry(entry).or_insert(now + chore.delay());
                 }
             }
-            if lock(object.watch_state()).must_poll || object.is_recovery_pending() {
+            if lock(object.watch_state()).must_poll || object.must_retry_recovery() {
                 polled.push(key);
             }
         }
@@ -221,14 +223,14 @@ fn run(watcher: &Watcher) {
                 let mut watch = lock(object.watch_state());
                 watch_processes(object.members(), &mut watch, &watcher.poll, key);
                 drop(watch);
-                object.update_members();
+                object.react_to_members();
             }
         }
     }
 }
 
 impl Watcher {
-    /// Returns the objects that this process has not left.
+    /// Returns the objects that this process has not left, and forgets the others.
     fn live_objects(&self) -> Vec<(u64, Arc<dyn Watched>)> {
         let mut objects = lock(&self.objects);
         let is_live =
@@ -240,7 +242,8 @@ impl Watcher {
         live.collect()
     }
 
-    /// Sleeps for at most `limit`, and returns the keys of the objects whose descriptors are readable.
+    /// Sleeps for at most `limit`, and returns the keys of the objects whose descriptors are readable, at most
+    /// `EVENTS`; `WAKE_KEY` is among them after a request.
     fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
         let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
@@ -263,7 +266,8 @@ impl Watcher {
     }
 }
 
-/// Watches the processes of new members, and stops watching those that have ended.
+/// Drains the doorbell, watches the processes of new members, and stops watching those that have ended. Sets
+/// `must_poll` if a member that is alive cannot be watched. Does nothing before the object is watched.
 fn watch_processes(members: &ObjectMembers, watch: &mut Watch, poll: &OwnedFd, key: u64) {
     let Some(doorbell) = &watch.doorbell else {
         return;

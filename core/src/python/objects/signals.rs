@@ -20,7 +20,7 @@ pub struct Signals {
     membership: Arc<SignalMembership>,
 }
 
-/// Returns the error for an argument that is no number of signals.
+/// Returns the ValueError for an argument of any type that is no number of signals.
 #[cold]
 fn not_a_count_error(object: &SharedObject, count: &Bound<'_, PyAny>) -> PyErr {
     let text = format!(

@@ -77,7 +77,7 @@ impl<'py> Body<'py> {
         }
     }
 
-    /// Returns the weight of the body in a stream's credit, in bytes.
+    /// Returns the weight of the body in a stream's credit, in bytes; 0 for a lost body.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Body::Plain(bytes) => bytes.as_bytes().len(),

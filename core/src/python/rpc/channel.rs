@@ -52,12 +52,13 @@ impl Channel {
         inner.clone().ok_or_else(|| send_error(SendError::Closed))
     }
 
-    /// Returns the opcode of the frames whose payload alone is the reply.
+    /// Returns the opcode of plain replies: the payload alone is the reply.
     pub(crate) fn reply_opcode(&self) -> u32 {
         self.requests.reply_opcode
     }
 
-    /// Returns the reply of a pipelined call, whose task has yielded to the event loop.
+    /// Returns the reply of a pipelined call, whose task has yielded to the event loop, and forgets the call. Without a
+    /// reply the caller waits in Python: see [`Reply::Other`], which may hold a frame of another call.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -112,8 +113,8 @@ impl Exchange for PipeliningExchange<'_> {
 }
 
 impl Channel {
-    /// Sends a frame in this role. Returns false if there is no room now: the channel keeps the frame, and sends it
-    /// later.
+    /// Sends a frame in this role, without the GIL. Returns false if there is no room now: the channel keeps the frame,
+    /// and sends it later. Raises the errors of `send_error`.
     fn send_one(
         &self,
         py: Python<'_>,
@@ -205,7 +206,7 @@ impl Channel {
     }
 
     /// Sends a frame. Returns False if there is no room now: the channel keeps the frame, and sends it as the peer
-    /// reads.
+    /// reads. Raises Oversize or Backlog for a frame that cannot be sent, and ChannelError once the channel is closed.
     fn send(
         &self,
         py: Python<'_>,
@@ -234,7 +235,8 @@ impl Channel {
     /// Sends a request, and spins for the reply for as long as that is worthwhile.
     ///
     /// Returns only the body of a reply with `reply_opcode`. Returns any other frame as (opcode, id, payload); also
-    /// that reply if the yield budget is spent, so that the task yields. Returns None if no frame came in time.
+    /// that reply if the yield budget is spent, so that the task yields. Returns None if no frame came in time: the
+    /// caller waits. Raises what `begin` raises.
     fn exchange<'py>(
         &self,
         py: Python<'py>,
@@ -332,7 +334,8 @@ impl Channel {
         Ok(rings)
     }
 
-    /// Returns True if this side has received all frames that were there at the last check.
+    /// Returns True if the ring has no more of the bytes that were there at the last check. A frame in pieces may be
+    /// incomplete, or complete and not yet received.
     fn is_at_end(&self) -> PyResult<bool> {
         Ok(self.open()?.receiver().is_at_end())
     }
@@ -356,18 +359,18 @@ impl Channel {
         }
     }
 
-    /// Returns True if frames are kept because there is no room.
+    /// Returns True if frames are kept because there is no room; False once the channel is closed.
     fn is_stalled(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_stalled())
     }
 
-    /// Returns True if a caller waits for a kept frame.
+    /// Returns True if a caller waits for a kept frame; False once the channel is closed.
     fn is_awaited(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_awaited())
     }
 
     /// Returns True if so many bytes wait for the peer that this side should request nothing more before the peer
-    /// reads.
+    /// reads; False once the channel is closed.
     fn is_behind(&self) -> bool {
         self.open().is_ok_and(|channel| channel.is_behind())
     }
@@ -380,7 +383,7 @@ impl Channel {
     }
 
     /// Takes back the frame that begins the call `id`, whose kind, the low eight bits of its opcode, is one of `kinds`.
-    /// Returns False if any part of the frame was sent.
+    /// Returns False if any part of the frame was sent. Raises ChannelError once the channel is closed.
     fn take_back(&self, id: u64, kinds: &[u8]) -> PyResult<bool> {
         Ok(self
             .open()?
@@ -388,6 +391,7 @@ impl Channel {
     }
 
     /// Takes back all kept frames of the call `id`, for which no caller waits, except a frame that was sent in part.
+    /// Does nothing once the channel is closed.
     fn take_back_all(&self, id: u64) {
         if let Ok(channel) = self.open() {
             channel.take_back_all(id);
@@ -410,7 +414,8 @@ impl Channel {
             .map_or(0, |channel| channel.receiver().reached())
     }
 
-    /// Allocates a block of shared memory, which the caller writes and then sends.
+    /// Allocates a block of shared memory, which the caller writes and then sends, after the blocks that the peer has
+    /// released were freed.
     ///
     /// Raises NoMemory if there is none, and Unheard if the message about new memory cannot reach the peer.
     fn allocate<'py>(&self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, Buffer>> {
@@ -422,13 +427,14 @@ impl Channel {
         Bound::new(py, Buffer::new(block, true))
     }
 
-    /// Returns the bytes of shared memory that this side has allocated for the channel, and the bytes of them in use.
+    /// Returns the bytes of shared memory that this side has allocated for the channel, and the bytes of them in use;
+    /// zeros once the channel is closed.
     fn memory(&self) -> (u64, u64) {
         self.open()
             .map_or((0, 0), |channel| channel.loans().allocator().usage())
     }
 
-    /// Closes the channel, and wakes a thread that waits here.
+    /// Closes the channel, and wakes a thread that waits here. Idempotent.
     fn close(&self) {
         let inner = lock(&self.inner).take();
         if let Some(channel) = inner {

@@ -147,7 +147,7 @@ impl Frame {
         })
     }
 
-    /// Returns the weight of the frame in a stream's credit, in bytes.
+    /// Returns the weight of the frame in a stream's credit, in bytes; 0 for a lost payload.
     pub(crate) fn weight(&self, py: Python<'_>) -> usize {
         match &self.payload {
             FramePayload::Plain(payload) => payload.as_bytes(py).len(),
@@ -168,7 +168,8 @@ impl Frame {
         (opcode, id, body).into_pyobject(py)
     }
 
-    /// Returns the body, and raises ChannelError if it has more than `max_frame` bytes.
+    /// Returns the body; a lost payload is a lost body and no error. Raises ChannelError if the body of a parcel has
+    /// more than `max_frame` bytes; the receiver limits any other body.
     ///
     /// The caller must not hold the lock of the receiver, because a copy may release the GIL.
     #[inline(always)]
@@ -181,8 +182,8 @@ impl Frame {
     }
 }
 
-/// Receives the payload of the frame with this header, and opens its buffers. Raises ChannelError if the peer broke the
-/// rules.
+/// Receives the payload of the frame with this header, and opens its buffers. Returns a lost payload if this process
+/// has no room for it. Raises ChannelError if the peer broke the rules.
 #[inline(always)]
 fn receive_payload(
     py: Python<'_>,
@@ -225,7 +226,8 @@ fn discard(receiver: &mut Receiver, header: Header) -> FramePayload {
     FramePayload::Lost(Violation::NoMemory { len: header.len })
 }
 
-/// Opens the memory of all buffers of a parcel. Fails if the peer broke the rules, or if this process has no room.
+/// Opens the memory of all buffers of a parcel. Fails if the peer broke the rules, or if this process has no room: then
+/// the loans of all buffers of the parcel end.
 fn open_buffers(channel: &Channel, payload: &[u8]) -> Result<OpenedBuffers, Violation> {
     let parsed = parcel::parse(payload)?;
     let mut memories = Vec::with_capacity(parsed.entries.len());
@@ -293,7 +295,7 @@ fn weight_of_parcel(parsed: &parcel::Parsed) -> usize {
     weight(body, lens.fold(0, usize::saturating_add))
 }
 
-/// Removes the first `len` bytes from `bytes`, and returns them.
+/// Removes the first `len` bytes from `bytes`, and returns them. The caller has checked that there are so many.
 fn split_off<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(len);
     *bytes = rest;

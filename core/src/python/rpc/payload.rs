@@ -42,7 +42,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns a payload of bytes or of a parcel. Raises TypeError for any other object.
+    /// Returns a payload of bytes or of a parcel. Raises TypeError for any other object, and Unmapped for a parcel for
+    /// which this process has no room.
     #[inline(always)]
     pub(crate) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
@@ -69,7 +70,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns the weight of the payload in a stream's credit, in bytes.
+    /// Returns the weight of the payload in a stream's credit, in bytes: the size of the body and a small part of the
+    /// buffers.
     pub(crate) fn weight(&self) -> usize {
         weight(
             self.body.len(),
@@ -77,13 +79,15 @@ impl<'a> Payload<'a> {
         )
     }
 
-    /// Returns true if the payload takes so long to send that the GIL must be released.
+    /// Returns true if the payload takes so long to send that the caller must release the GIL: a large body, or any
+    /// buffers beside the body.
     pub(crate) fn is_large(&self) -> bool {
         self.body.len() >= LARGE || !self.buffers.is_empty()
     }
 
     /// Sends a request, and spins for its reply: see [`Channel::spin`]. Returns true if a frame has arrived, and the
-    /// time. Fails if the peer has left.
+    /// time. Fails if the peer has left. The caller has released the GIL if the payload is large; the time that sending
+    /// such a payload takes is no part of the spin.
     #[inline(always)]
     pub(crate) fn exchange(
         &mut self,

@@ -49,6 +49,7 @@ impl PipelinedCalls {
         self.home == this_thread()
     }
 
+    /// Returns true if no call is pipelined; only a hint in any thread but the loop's.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: the loop's thread has added the calls, and to all other threads it is a hint.
@@ -61,6 +62,7 @@ impl PipelinedCalls {
         !self.is_empty() && lock(&self.calls).contains_key(&id)
     }
 
+    /// Adds a call in this state, or replaces its state.
     #[inline]
     pub(crate) fn add(&self, id: u64, reply: EarlyReply) {
         let mut calls = lock(&self.calls);
@@ -77,8 +79,8 @@ impl PipelinedCalls {
         reply
     }
 
-    /// Keeps a frame for its pipelined call, and returns None. Returns the frame if its call is not pipelined. `body`
-    /// has the payload of a short frame.
+    /// Keeps a frame for its pipelined call, or drops the frame if the call has one, and returns None. Returns the
+    /// frame if its call is not pipelined. `body` has the payload of a short frame.
     #[inline]
     pub(crate) fn keep(&self, frame: ReceivedFrame, body: &[u8]) -> Option<ReceivedFrame> {
         if self.is_empty() {

@@ -36,7 +36,7 @@ impl<'py> Reply<'py> {
 /// A way to send requests.
 pub(crate) trait Exchange {
     /// Sends a request, and spins for the reply for as long as that is worthwhile. The payload of a short reply
-    /// replaces `body`. Raises the error of a request that was not sent.
+    /// replaces `body`. Raises the error of a request that was not sent, and ChannelError if the peer broke the rules.
     fn exchange<'py>(
         &self,
         py: Python<'py>,

@@ -31,7 +31,8 @@ impl Requests {
         }
     }
 
-    /// Returns true if the yield budget of the event loop is spent, and begins the next budget.
+    /// Returns true if the yield budget of the event loop is spent, and then begins the next budget. Always false for
+    /// the channel of threads.
     #[inline]
     fn must_yield(&self, now: u64) -> bool {
         // Relaxed: only the loop's own thread uses it.
@@ -98,7 +99,8 @@ impl Requests {
         }
     }
 
-    /// Returns the reply of a pipelined call. `channel` is None once the channel is closed.
+    /// Returns the reply of a pipelined call, and forgets the call. Spins for a reply only if the caller has not spun
+    /// before. `channel` is None once the channel is closed: then only a reply that has arrived is returned.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -131,7 +133,7 @@ impl Requests {
 
     /// Receives frames up to a frame of the call `id` or of a call that is not pipelined, and returns it, with the
     /// payload of a short frame in `body`. Returns None if there is none. With `spins`, spins for the frame for as long
-    /// as that is worthwhile.
+    /// as that is worthwhile. Keeps frames of other pipelined calls for these.
     #[inline]
     fn receive_for(
         &self,
@@ -161,7 +163,7 @@ impl Requests {
         }
     }
 
-    /// Converts a frame, or none, to the reply of the call `id`.
+    /// Converts a frame, also of another call, or none, to the reply of the call `id`.
     #[inline]
     fn reply<'py>(
         &self,

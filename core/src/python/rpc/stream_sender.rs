@@ -38,7 +38,8 @@ pub struct StreamSender {
 const ITEMS_PER_CHECK: u32 = 16;
 
 impl StreamSender {
-    /// Sends an encoded item. Returns false if the sender has to pause before the next item.
+    /// Sends an encoded item, even without credit, which the item then overdraws. Returns false if the sender has to
+    /// pause before the next item. Raises the error of an item that was not sent.
     ///
     /// The thread keeps the GIL for a small item, because a sender waits for no reply.
     #[inline]
@@ -94,6 +95,8 @@ impl StreamSender {
 
 #[pymethods]
 impl StreamSender {
+    /// Makes a sender with this credit in bytes, of which each item takes `overhead` besides its own. Raises
+    /// ChannelError if the channel is closed.
     #[new]
     fn new(channel: &Channel, opcode: u32, id: u64, credit: i64, overhead: i64) -> PyResult<Self> {
         Ok(StreamSender {
@@ -150,7 +153,7 @@ impl StreamSender {
         }
     }
 
-    /// Adds credit: the receiver has consumed `size` bytes.
+    /// Adds credit: the receiver has consumed `size` bytes. The caller resumes a paused sender.
     fn grant(&self, size: i64) {
         self.credit.fetch_add(size, Ordering::Relaxed);
     }

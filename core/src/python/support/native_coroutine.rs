@@ -64,7 +64,7 @@ pub(crate) trait NativeCoroutine:
     /// Returns the state, whose lock is never held while Python code runs.
     fn state(&self) -> &Mutex<State<Self>>;
 
-    /// Returns the result of a first step, if the result is there already.
+    /// Returns the result of a first step, if the result is there already. The coroutine counts as not started then.
     fn poll_ready<'py>(&self, _py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(None)
     }
@@ -127,6 +127,7 @@ pub(crate) trait NativeCoroutine:
     fn forget(&self) {}
 }
 
+/// Replaces the state, and returns the one before. The caller drops the latter without the lock.
 fn replace_state<T: NativeCoroutine>(this: &T, to: State<T>) -> State<T> {
     std::mem::replace(&mut *lock(this.state()), to)
 }
@@ -137,7 +138,8 @@ pub(crate) fn is_new<T: NativeCoroutine>(this: &T) -> bool {
     matches!(*lock(this.state()), State::New(_))
 }
 
-/// Runs the next step with the value that was sent.
+/// Runs the next step with the value that was sent. Raises TypeError for a value other than None before the first step,
+/// and the error of `misuse`. A result of `poll_ready` does not change the state.
 #[inline]
 pub(crate) fn advance<'py, T: NativeCoroutine>(
     this: &T,
@@ -225,6 +227,7 @@ fn proceed<'py, T: NativeCoroutine>(
     }
 }
 
+/// Ends the coroutine: stores the state `FINAL`, and returns or raises the result.
 #[inline]
 fn end<'py, T: NativeCoroutine>(
     this: &T,
@@ -234,7 +237,8 @@ fn end<'py, T: NativeCoroutine>(
     result.map(Step::Returned)
 }
 
-/// Raises an exception in the coroutine, at the point where it is suspended.
+/// Raises an exception in the coroutine, at the point where it is suspended. A coroutine that has not started ends with
+/// the exception. Raises the error of `misuse` if the coroutine has ended or a step runs.
 pub(crate) fn throw<'py, T: NativeCoroutine>(
     this: &T,
     py: Python<'py>,
@@ -259,7 +263,8 @@ pub(crate) fn throw<'py, T: NativeCoroutine>(
     }
 }
 
-/// Ends the coroutine where it is suspended. Idempotent.
+/// Ends the coroutine where it is suspended: its state is then `FINAL`. Idempotent. Raises the error of `misuse` while
+/// a step runs, and what the awaitable raises.
 pub(crate) fn close<T: NativeCoroutine>(this: &T, py: Python<'_>) -> PyResult<()> {
     match replace_state(this, State::Running) {
         State::Delegated(awaitable) => {
@@ -331,6 +336,7 @@ macro_rules! methods {
                 native_coroutine::traverse(self, &visit)
             }
 
+            /// Drops the state and what `forget` drops; the fields stay.
             fn __clear__(&self) {
                 native_coroutine::clear(self);
             }
@@ -359,7 +365,8 @@ pub(crate) fn traverse<T: NativeCoroutine>(
     this.visit(visit)
 }
 
-/// Drops the references of the coroutine for the garbage collector.
+/// Ends the coroutine for the garbage collector: abandons it at a `yield` of its own, and drops its references but the
+/// fields of its class.
 pub(crate) fn clear<T: NativeCoroutine>(this: &T) {
     if let State::Suspended(suspended) = replace_state(this, State::Ended) {
         this.abandon(suspended);

@@ -44,7 +44,8 @@ impl Writer<'_> {
         Err(Unsupported)
     }
 
-    /// Writes a NumPy array, in the body or as a buffer beside the body.
+    /// Writes a NumPy array in the body, or as a buffer beside the body if it is large or lies in memory that both
+    /// sides have mapped. Fails if Python has to decide about its memory (`is_shared`).
     ///
     /// # Safety
     /// The conditions of `put`; `value` is an array of NumPy's.
@@ -129,7 +130,7 @@ impl Writer<'_> {
     }
 
     /// Adds the view that `view_of` returns for `owner` to the buffers, unless they have a view of that owner. Returns
-    /// the index of the view. Fails if there are too many buffers.
+    /// the index of the view. Fails if the buffers are too many, or as `view_of` does.
     ///
     /// # Safety
     /// The conditions of `put`.
@@ -152,13 +153,14 @@ impl Writer<'_> {
         Ok(count as u64)
     }
 
-    /// Writes the index of a buffer, as a reference to it.
+    /// Writes the index of a buffer as a plain integer, for the payload of an extension. Never fails.
     pub(super) fn reference(&mut self, index: u64) -> Result {
         self.unsigned(index);
         Ok(())
     }
 
-    /// Writes an extension, whose payload `write` writes. Fails for a payload of 64 KiB or more.
+    /// Writes an extension: the payload, which `write` writes, and the shortest head in front of the payload. Fails for
+    /// a payload of 64 KiB or more.
     #[inline]
     pub(super) fn extension(
         &mut self,

@@ -46,7 +46,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes one value.
+    /// Writes one value. Fails if the value, or a value in it, is not supported.
     #[inline]
     pub(crate) fn value(&mut self, value: &Bound<'_, PyAny>) -> Result {
         self.seen.clear();
@@ -141,8 +141,8 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(&all);
     }
 
-    /// Writes the head of a container: `short` with the length in it, if that is below `bound`; else `wide` or the tag
-    /// after it.
+    /// Writes the head of a container: `short` with the length in it, if the length is below `bound`; else `wide` or
+    /// the tag after it. Fails for 2^32 items or more.
     #[inline]
     fn head(&mut self, len: usize, short: u8, bound: usize, wide: u8) -> Result {
         if len < bound {
@@ -165,7 +165,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the head of a str or a bin, whose bytes follow: see [`blob`](Self::blob).
+    /// Writes the head of a str or a bin, whose bytes follow: see [`blob`](Self::blob). The length has at least 8 bits:
+    /// `text` writes the shorter head of a str below 32 bytes.
     #[inline]
     pub(super) fn blob_head(&mut self, len: usize, wide: u8) -> Result {
         if let Ok(len) = u8::try_from(len) {
@@ -196,7 +197,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a value of any type but int.
+    /// Writes a value that is no int. Fails for a tuple, an instance of a subclass, and any type not listed here.
     ///
     /// # Safety
     /// The conditions of `put`.
@@ -228,6 +229,8 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Writes an int. Fails outside of -2^63..2^64.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is an int.
     #[inline]
@@ -242,6 +245,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes an int of any size, for which `small_int` returns None. Fails outside of -2^63..2^64.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is an int.
     #[cold]
@@ -268,6 +273,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes a str. Fails if it has lone surrogates.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is a str.
     #[inline]
@@ -314,6 +321,8 @@ impl<'a> Writer<'a> {
         self.blob(bytes, 0xc4)
     }
 
+    /// Writes a list. Fails if it is nested too deep, or if it occurs twice in a value that keeps its identity.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is a list.
     unsafe fn list(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {
@@ -332,6 +341,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Writes a dict, whose keys are any values that `put` writes. Fails as [`list`](Self::list) does.
+    ///
     /// # Safety
     /// The conditions of `put`; `value` is a dict.
     unsafe fn dict(&mut self, value: *mut ffi::PyObject, depth: u32) -> Result {

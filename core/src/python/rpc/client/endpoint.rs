@@ -38,7 +38,7 @@ impl Endpoint {
         self.function.bind(py)
     }
 
-    /// Makes a call.
+    /// Makes a call. An error of `exchange` goes to `finish`, which raises or retries.
     ///
     /// Returns the result, what Python returns for a call that the native path cannot complete, or the call in flight
     /// if its task yields to the event loop.

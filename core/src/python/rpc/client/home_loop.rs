@@ -16,6 +16,7 @@ pub(crate) struct HomeLoop {
 }
 
 impl HomeLoop {
+    /// Returns the home loop of a client, which this thread runs: the fast check passes in this thread alone.
     pub(crate) fn new(py: Python<'_>, event_loop: Py<PyAny>, check: Py<PyAny>) -> PyResult<Self> {
         // A look-up of the running loop costs a system call before CPython 3.14, which has no such dictionary.
         let tasks = py.import("asyncio.tasks")?.getattr("_current_tasks").ok();
@@ -40,7 +41,7 @@ impl HomeLoop {
         self.check.bind(py).call0().map(drop)
     }
 
-    /// Visits the references for the garbage collector.
+    /// Visits the client's own references for the garbage collector; asyncio's dictionary of tasks is not among them.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)?;
         visit.call(&self.check)

@@ -39,7 +39,8 @@ pub struct NextItem {
 }
 
 impl NextItem {
-    /// Takes the next item of the current batch, and removes it from the list; None if there is none.
+    /// Takes the next item of the current batch, and removes it from the list. Returns None, and drops the batch, if
+    /// there is no item left.
     #[inline]
     fn take_item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut batch = lock(&self.batch);
@@ -65,7 +66,7 @@ impl NextItem {
         items.is_some_and(|items| batch.next < items.bind(py).len())
     }
 
-    /// Replaces the current batch.
+    /// Replaces the current batch, whose remaining items are dropped.
     fn set_batch(&self, batch: Batch) {
         let finished = std::mem::replace(&mut *lock(&self.batch), batch);
         drop(finished); // After the lock, because a destructor may run any code.
@@ -172,7 +173,7 @@ impl NativeCoroutine for SeparateNextItem {
 native_coroutine::methods!(SeparateNextItem, [shared]);
 
 impl ItemStream {
-    /// Returns an awaitable of the next item.
+    /// Returns an awaitable of the next item: the stream's own, unless a program holds it or it is in use.
     #[inline]
     fn next_item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let awaitable = self.awaitable.bind(py);
@@ -234,7 +235,7 @@ impl ItemStream {
         self.next_item(py)
     }
 
-    /// Returns an awaitable of the next item. A stream ignores the sent value.
+    /// Returns an awaitable of the next item. Drops the sent value if an item has arrived already.
     fn asend<'py>(&self, py: Python<'py>, value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         if value.is_none() || self.awaitable.get().has_item(py) {
             return self.next_item(py);
@@ -242,7 +243,8 @@ impl ItemStream {
         self.next_item_after(py, "asend", &PyTuple::new(py, [value])?)
     }
 
-    /// Returns an awaitable that raises an exception at the point where the stream is suspended.
+    /// Returns an awaitable that raises an exception at the point where the stream is suspended. Drops at once the
+    /// items that have arrived.
     #[pyo3(signature = (*thrown))]
     fn athrow<'py>(
         &self,
@@ -253,7 +255,7 @@ impl ItemStream {
         self.next_item_after(py, "athrow", thrown)
     }
 
-    /// Returns an awaitable that closes the stream.
+    /// Returns an awaitable that closes the stream. Drops at once the items that have arrived.
     fn aclose<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.awaitable.get().set_batch(Batch::default());
         let batches = self.awaitable.get().batches.bind(py);

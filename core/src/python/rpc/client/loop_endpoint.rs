@@ -58,6 +58,7 @@ impl LoopEndpoint {
         }))
     }
 
+    /// Returns the coroutine of a call. Its first step checks the loop and sends the request.
     #[pyo3(signature = (*args, **kwargs))]
     fn __call__<'py>(
         slf: &Bound<'py, Self>,
@@ -280,7 +281,7 @@ impl CallCoroutine {
 }
 
 impl Drop for CallCoroutine {
-    /// Forgets a pipelined call, and warns of a coroutine that was never awaited.
+    /// Forgets a pipelined call, without a cancel, and warns of a coroutine that was never awaited.
     fn drop(&mut self) {
         let state = self
             .state
@@ -305,7 +306,7 @@ fn qualified_name<'py>(endpoint: &Bound<'py, LoopEndpoint>) -> PyResult<Bound<'p
     function.getattr("__qualname__")
 }
 
-/// Issues the RuntimeWarning for a coroutine that was never awaited.
+/// Issues the RuntimeWarning for a coroutine that was never awaited. Never raises.
 #[cold]
 fn warn_unawaited(endpoint: &Bound<'_, LoopEndpoint>) {
     let py = endpoint.py();

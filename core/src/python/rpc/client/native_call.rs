@@ -56,8 +56,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl NativeCall {
-    /// Writes a request to `body`, and returns its opcode and the call. Returns None if the native path does not
-    /// support the call.
+    /// Writes a request to `body`, and returns its opcode and the call, with the next id. Returns None, and takes no
+    /// id, if the native path does not support the call: `body` may hold a part of the request then.
     #[inline]
     pub(crate) fn write_request(
         &self,
@@ -111,7 +111,8 @@ impl NativeCall {
         })
     }
 
-    /// Returns the deadline of a call that begins now, its own or the inherited one; None if there is none.
+    /// Returns the deadline of a call that begins now, its own or the inherited one, in nanoseconds of the host's
+    /// clock; None if there is none.
     #[inline]
     fn deadline(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let own = self.timeout.map(|timeout| {
@@ -164,7 +165,7 @@ impl NativeCall {
         Reader::decode(py, body, buffers, self.expected.as_ref()?.get().spec()).ok()
     }
 
-    /// Returns the result in a body, read by Python.
+    /// Returns the result in a body, read by Python. Raises the error for a body that cannot be read.
     fn read_slowly<'py>(&self, body: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.read.bind(body.py()).call1((body,))
     }

@@ -107,6 +107,7 @@ impl Drop for Leader<'_> {
 }
 
 impl SharedChannel {
+    /// Returns a shared channel without calls. Raises ChannelError if the channel is closed.
     pub(crate) fn new(channel: Py<Channel>, rules: FrameRules) -> PyResult<Self> {
         let max_frame = channel.get().open()?.max_frame();
         Ok(SharedChannel {
@@ -129,7 +130,7 @@ impl SharedChannel {
         self.channel.get().open()
     }
 
-    /// Returns the opcode of the frames whose payload alone is the reply.
+    /// Returns the opcode, set in the channel, of plain replies: the payload alone is the reply.
     pub(crate) fn reply_opcode(&self) -> u32 {
         self.channel.get().reply_opcode()
     }
@@ -180,8 +181,9 @@ impl SharedChannel {
         drop(entry);
     }
 
-    /// Removes and returns the first kept frame of a call; None if there is none. Raises ChannelError if the call is
-    /// not in flight.
+    /// Removes and returns the first kept frame of a call; None if there is none. An item no longer counts against the
+    /// window of this side then; the caller grants the server new credit. Raises ChannelError if the call is not in
+    /// flight.
     fn pop_frame(&self, py: Python<'_>, id: u64) -> PyResult<Option<Frame>> {
         let mut state = self.lock();
         let entry = state.calls.get_mut(&id).ok_or_else(|| no_call_error(id))?;
@@ -250,8 +252,9 @@ impl SharedChannel {
     }
 
     /// Receives the frames that are there, up to a frame of the call `own_id`, and delivers the frames of other calls.
-    /// Returns the frame of `own_id`, whose payload is in `body` if it is short; None if there is none. Only the leader
-    /// does this.
+    /// Returns the frame of `own_id`, whose payload is in `body` if it is short; None once the ring is empty. Marks the
+    /// call `own_id` answered by its reply. Only the leader does this. Raises ChannelError for a frame that no server
+    /// sends, and for an item without credit.
     #[inline]
     pub(crate) fn receive(
         &self,
@@ -348,7 +351,8 @@ impl SharedChannel {
         }
     }
 
-    /// Sleeps until a frame of the call is there, no thread leads, or the call is interrupted.
+    /// Sleeps for at most `limit`, until a frame of the call is there, no thread leads, or the call is interrupted.
+    /// Returns at once for a call that is not in flight. May wake early: the caller checks again.
     fn park(&self, py: Python<'_>, id: u64, limit: Duration) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -375,8 +379,9 @@ impl SharedChannel {
         self.parked.store(state.parked.len(), Ordering::SeqCst);
     }
 
-    /// Receives for all threads the frames that are there and those that arrive first within `limit`. Returns false if
-    /// another thread leads.
+    /// Receives for all threads the frames that are there, then the frames that arrive first within `limit` and
+    /// `check_interval`, and runs signal handlers. Returns false at once if another thread leads. Raises ChannelError,
+    /// or what a signal handler raises.
     pub(crate) fn drive(&self, py: Python<'_>, limit: Duration) -> PyResult<bool> {
         let channel = self.open()?;
         {
@@ -415,7 +420,8 @@ impl SharedChannel {
     }
 
     /// Takes back the request of a call. Returns true if no part of the request was sent, so that the server never runs
-    /// the call.
+    /// the call, which counts as answered from then on: `close_call` sends no cancel. Raises ChannelError once the
+    /// channel is closed.
     pub(crate) fn take_back(&self, id: u64) -> PyResult<bool> {
         let channel = self.open()?;
         let is_taken_back = channel.take_back(id, |opcode| self.is_request(opcode));
@@ -430,8 +436,8 @@ impl SharedChannel {
         self.rules.requests.contains(&(opcode as u8))
     }
 
-    /// Ends a call for which no thread waits, and cancels the call unless the server has replied or the request was not
-    /// sent.
+    /// Ends a call for which no thread waits: drops its frames, and cancels the call unless the server has replied or
+    /// the request was not sent. Errors are ignored.
     pub(crate) fn close_call(&self, id: u64) {
         let entry = self.lock().calls.remove(&id);
         let (Some(entry), Ok(channel)) = (entry, self.open()) else {

@@ -15,7 +15,7 @@ use pyo3::types::PyTuple;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Converts seconds to a duration; negative ones to zero.
+/// Converts seconds to a duration: negative ones to zero, and too many to the longest duration.
 fn seconds(limit: f64) -> Duration {
     Duration::try_from_secs_f64(limit.max(0.0)).unwrap_or(Duration::MAX)
 }
@@ -80,7 +80,7 @@ impl ThreadCalls {
         reply.into_object(py, &body)
     }
 
-    /// Sends a request, and returns the call in flight.
+    /// Sends a request, and returns the call in flight. Raises the error of a request that was not sent.
     fn begin(
         &self,
         py: Python<'_>,
@@ -99,8 +99,8 @@ impl ThreadCalls {
         self.0.close_call(id);
     }
 
-    /// Receives for all threads the frames that are there and those that arrive first within `limit` seconds. Returns
-    /// False if another thread does that.
+    /// Receives for all threads the frames that are there, then the frames that arrive first within `limit` seconds and
+    /// `check_interval`, and runs signal handlers. Returns False at once if another thread leads.
     fn drive(&self, py: Python<'_>, limit: f64) -> PyResult<bool> {
         self.0.drive(py, seconds(limit))
     }
@@ -202,7 +202,8 @@ impl PendingCall {
     /// thread receives for all threads if no other one does.
     ///
     /// Returns None if no frame came, if the call was interrupted, or if it is time to check that the server is alive.
-    /// Raises what a signal's handler raises; the next call returns the frame then.
+    /// Raises what a signal's handler raises; the next call returns the frame then. Raises ChannelError once the
+    /// channel or the call is closed.
     fn next<'py>(&self, py: Python<'py>, limit: f64) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let frame = self.shared.next_frame(py, self.id, seconds(limit));
         if !matches!(frame, Ok(None)) {
@@ -213,7 +214,8 @@ impl PendingCall {
             .transpose()
     }
 
-    /// Takes the request back. Returns True if no part of the request was sent, so that the server never runs the call.
+    /// Takes the request back. Returns True if no part of the request was sent, so that the server never runs the call,
+    /// and `close` sends no cancel. Raises ChannelError once the channel is closed.
     fn take_back(&self) -> PyResult<bool> {
         self.shared.take_back(self.id)
     }

@@ -30,7 +30,8 @@ pub struct ThreadEndpoint {
 const CALLS_PER_CHECK: u32 = 256;
 
 impl ThreadEndpoint {
-    /// Returns true if calls must leave the native path, because the server wants its client to reconnect.
+    /// Counts a call, and lets the reconnector check once in `CALLS_PER_CHECK` calls. Returns true if calls must leave
+    /// the native path, because the server wants its client to reconnect; false between two checks.
     #[inline]
     fn must_leave(&self, py: Python<'_>) -> PyResult<bool> {
         // Relaxed: under the GIL, and the exact count does not matter.

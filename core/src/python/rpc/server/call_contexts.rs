@@ -40,14 +40,15 @@ impl CallContexts {
         })
     }
 
-    /// Makes copies of this `contextvars.Context` from now on. Raises TypeError for any other object.
+    /// Makes copies of this `contextvars.Context` from the next `renew` on. Raises TypeError for any other object.
     fn rebase(&self, base: Bound<'_, PyAny>) -> PyResult<()> {
         let before = std::mem::replace(&mut *lock(&self.base), check_is_context(base)?);
         drop(before); // After the lock, because a destructor may run any code.
         Ok(())
     }
 
-    /// Leaves the copy that the thread has entered, if any, and enters a new copy.
+    /// Leaves the copy that the thread has entered, if any, and enters a new copy. Raises RuntimeError as `exit` does:
+    /// then no copy counts as entered.
     pub(crate) fn renew(&self, py: Python<'_>) -> PyResult<()> {
         let mut entered = self.entered();
         let last = entered.take();
@@ -72,7 +73,8 @@ impl CallContexts {
     }
 
     /// Calls a function with each tuple of arguments in `calls` that has no result so far, each in a new copy, and
-    /// appends the results. Stops soon after the time `until`, in nanoseconds. Raises what a call raises.
+    /// appends the results. Returns soon after the time `until`, in nanoseconds, also with calls left. The last copy
+    /// stays entered. Raises what a call raises; the results before it are kept.
     fn call_each(
         &self,
         py: Python<'_>,
@@ -93,7 +95,7 @@ impl CallContexts {
         Ok(())
     }
 
-    /// Leaves the copy that the thread has entered, if any.
+    /// Leaves the copy that the thread has entered, if any. Raises RuntimeError as `exit` does.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let last = self.entered().take();
         exit(py, last.as_ref())

@@ -60,7 +60,8 @@ impl ClientRequests {
 impl ClientRequests {
     /// Runs a request of the client `key`, and writes the reply to `reply`. The body of the request is `whole`, or
     /// `short` without one. Drops `whole` once it is read: the values keep the buffers that they need. Returns the
-    /// outcome.
+    /// outcome; `Unsupported` leaves all as it was. Afterwards the request is still the current call. Raises no error
+    /// of the function, which becomes the reply or is recorded.
     #[inline]
     #[allow(clippy::too_many_arguments)] // In one place.
     pub(crate) fn run<'py>(

@@ -71,7 +71,8 @@ impl CoroutineRunner {
         self.is_full.bind(py).call1((client,))?.is_truthy()
     }
 
-    /// Runs the first step of a coroutine. Returns the result; None if the result comes later.
+    /// Runs the first step of a coroutine, and makes a task of the rest. Returns the result; None if the result comes
+    /// later, when Python sends the reply. Raises what the first step raises.
     pub(crate) fn run<'py>(
         &self,
         coroutine: &Bound<'py, PyAny>,
@@ -190,7 +191,8 @@ impl Handler {
         self.coroutines.as_ref().map(|coroutines| coroutines.get())
     }
 
-    /// Reads `count` positional arguments. Fails if their number or a type does not fit.
+    /// Reads `count` positional arguments, behind the head of their array. Fails if their number or a type does not
+    /// fit.
     #[inline]
     pub(crate) fn read_positional<'py>(
         &self,
@@ -209,8 +211,8 @@ impl Handler {
         Ok(arguments)
     }
 
-    /// Reads positional and keyword arguments. Returns the arguments, and the names of the keyword arguments, which
-    /// come last. Fails if a name, a number or a type does not fit.
+    /// Reads positional and keyword arguments, with the head of their array. Returns the arguments, and the names of
+    /// the keyword arguments, which come last. Fails if a name, a number or a type does not fit.
     pub(crate) fn read_named<'py>(
         &self,
         py: Python<'py>,

@@ -116,7 +116,8 @@ pub(crate) enum WrittenResult<'py> {
 }
 
 impl HandlerTable {
-    /// Returns the handler of the endpoint of this number; None if Python runs its calls.
+    /// Returns the handler of the endpoint of this number; None if Python runs its calls, or if there is no such
+    /// endpoint.
     #[inline]
     pub(crate) fn handler(&self, number: usize) -> Option<&Handler> {
         self.handlers
@@ -164,7 +165,8 @@ impl HandlerTable {
             .map(drop)
     }
 
-    /// Reads a request of this kind, the low eight bits of its opcode. Fails if Python has to run the request.
+    /// Reads a request of this kind, the low eight bits of its opcode. Fails if Python has to run the request, or to
+    /// answer it because the deadline has passed.
     #[inline]
     pub(crate) fn read_request<'py>(
         &self,
@@ -224,7 +226,7 @@ impl HandlerTable {
         [self.positional, self.keywords, self.timed, self.headed].contains(&kind)
     }
 
-    /// Calls the function in a new context, and returns its result.
+    /// Calls the function in a new context, which stays entered, and returns or raises its result.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -239,7 +241,8 @@ impl HandlerTable {
         result
     }
 
-    /// Writes a result to `reply`, or returns the body that Python has encoded.
+    /// Writes a result to `reply`, whose contents it replaces, or returns the body that Python has encoded. Raises what
+    /// `encode` raises.
     #[inline]
     pub(crate) fn write_result<'py>(
         &self,

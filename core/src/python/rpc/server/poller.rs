@@ -60,7 +60,8 @@ struct PendingReply<'py> {
 }
 
 impl PendingReply<'_> {
-    /// Sends an error as the reply if the reply itself could not be sent.
+    /// Sends an error as the reply if the reply itself is too large to be sent, or too many bytes wait. Ignores any
+    /// other error: the next poll reports a violation.
     fn check_sent(&self, py: Python<'_>, sent: Result<SendOutcome, SendError>) -> PyResult<()> {
         match sent {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => self
@@ -118,7 +119,7 @@ impl Poller {
         }
     }
 
-    /// Polls for the next frame, after a reply was sent.
+    /// Polls for the next frame, after a reply was sent: notes first that the peer was woken. Needs no GIL.
     #[inline]
     fn poll_after(&self, sent: &Result<SendOutcome, SendError>) -> PollResult {
         let mut inner = self.lock();
@@ -295,7 +296,7 @@ impl Poller {
         Ok(self.lock().add(channel, Client { key, requests }))
     }
 
-    /// Removes the channel of this number.
+    /// Removes the channel of this number, and does not close it.
     fn remove(&self, index: usize) {
         let key = self.lock().remove(index);
         drop(key);
@@ -329,9 +330,9 @@ impl Poller {
         self.receive(py, found)
     }
 
-    /// Sends a frame on `channel`, then does what `next` does. Returns True at once after a large frame: the caller may
-    /// have something to do while the peer reads the frame, and then calls `next`. Raises Oversize or Backlog if the
-    /// frame cannot be sent.
+    /// Sends a frame on `channel`, unless it is closed, then does what `next` does. Returns True at once after a large
+    /// frame: the caller may have something to do while the peer reads the frame, and then calls `next`. Raises
+    /// Oversize or Backlog if the frame cannot be sent.
     fn send_next<'py>(
         &self,
         py: Python<'py>,

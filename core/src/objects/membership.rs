@@ -185,7 +185,8 @@ impl Membership {
 
     // --- usability ---
 
-    /// Raises an error if the object, or this process's membership, cannot be used.
+    /// Raises an error if the object is poisoned or truncated, or if this process has left or was forked from the
+    /// member.
     #[inline]
     pub fn check(&self) -> Result<(), ObjectError> {
         // Relaxed, both: marks alone.
@@ -222,8 +223,9 @@ impl Membership {
         Ok(result)
     }
 
-    /// Makes the object unusable for all members because of this corruption, and returns the error for the caller. Does
-    /// nothing but return an error once this process has left, because zeros are no corruption then.
+    /// Makes the object unusable for all members because of this corruption, wakes all sleepers, and returns the error
+    /// for the caller. Does nothing but return an error once this process has left or the file was truncated, because
+    /// zeros are no corruption then.
     #[cold]
     pub fn poison(&self, corruption: Corruption) -> ObjectError {
         if self.has_left() || self.mapping.is_truncated() {
@@ -236,7 +238,8 @@ impl Membership {
 
     // --- sleeping ---
 
-    /// Returns a slot for a thread that is about to sleep.
+    /// Returns a slot for a thread that is about to sleep; the thread gives it to `keep_slot` afterwards. Raises
+    /// `Crowded` if the wait set is full.
     pub(super) fn thread_slot(&self, set: usize) -> Result<ThreadSlot, ObjectError> {
         if let Some(slot) = lock(&self.spare_slots[set]).pop() {
             return Ok(slot);
@@ -253,7 +256,7 @@ impl Membership {
         }
     }
 
-    /// Returns a slot for an event loop.
+    /// Returns a slot for an event loop, with its doorbell. Raises `Crowded` if the wait set is full.
     pub fn loop_slot(&self, set: usize) -> Result<LoopSlot, ObjectError> {
         self.check()?;
         let slot = self.sets[set]
@@ -275,7 +278,7 @@ impl Membership {
         }
     }
 
-    /// Makes the watcher watch the other members. Idempotent.
+    /// Makes the watcher watch the other members, and recovers dead ones at the first call. Idempotent.
     #[inline]
     pub(super) fn watch(&self) -> Result<(), ObjectError> {
         if self.is_watching() {

@@ -189,7 +189,8 @@ fn is_worth_spinning(failed: usize) -> bool {
     failed < MAX_FAILED_SPINS || failed % RETRY_INTERVAL == 0
 }
 
-/// Spins before a sleep in a wait set, unless a sleep is better now. Returns true if `take` has returned true.
+/// Calls `take`, and spins before a sleep in a wait set unless a sleep is better now. Returns true if `take` has
+/// returned true. One thread of this process spins at a time.
 fn spin(
     object: &dyn Object,
     set: Option<usize>,

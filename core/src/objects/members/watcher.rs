@@ -125,7 +125,7 @@ struct Watcher {
 /// The watcher of this process, once it runs.
 static WATCHER: PerProcess<Mutex<Option<Watcher>>> = PerProcess::empty();
 
-/// Starts to watch the other members of an object, unless this process has left it. Idempotent.
+/// Starts to watch the other members of an object, and recovers dead ones, unless this process has left it. Idempotent.
 pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     if lock(object.watch_state()).doorbell.is_some() {
         return Ok(());

@@ -36,15 +36,17 @@ impl Fairness {
         Fairness { mapping, at }
     }
 
+    /// Returns the word of the end of the reservation.
     fn until(&self) -> &AtomicU64 {
         self.mapping.u64_at(self.at)
     }
 
+    /// Returns the word of the request.
     fn requested(&self) -> &AtomicU64 {
         self.mapping.u64_at(self.at + 8)
     }
 
-    /// Returns the time for which permits are still reserved; None if they are not.
+    /// Returns the time for which permits are still reserved; None if they are not. Clears a reservation that is over.
     #[inline]
     pub fn reserved_for(&self) -> Option<Duration> {
         match self.until().load(Relaxed) {
@@ -76,8 +78,8 @@ impl Fairness {
         self.requested().store(0, Relaxed);
     }
 
-    /// Reserves the permit that is about to be released, if a reservation is requested. Returns true if the permit is
-    /// reserved.
+    /// Reserves the permit that is about to be released, if a reservation is requested; the request stays until
+    /// `clear`. Returns true if the permit is reserved.
     #[inline]
     pub fn reserve(&self) -> bool {
         let is_requested = self.requested().load(Relaxed) != 0;

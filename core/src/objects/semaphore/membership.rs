@@ -67,7 +67,7 @@ impl SemaphoreMembership {
 
     // --- acquiring ---
 
-    /// Acquires a permit. Returns false if none is free.
+    /// Acquires a permit. Returns false if none is free, or while permits are reserved for long waiters.
     #[inline]
     pub fn try_acquire(&self) -> Result<bool, ObjectError> {
         self.check()?;
@@ -75,8 +75,8 @@ impl SemaphoreMembership {
         self.unless_cut_off(acquired)
     }
 
-    /// Acquires a permit, also a reserved one, for a thread or task that has waited for long. Returns false if none is
-    /// free, and requests a reservation.
+    /// Acquires a permit, also a reserved one, for a thread or task that has waited for long, and ends the reservation.
+    /// Returns false if none is free, and requests a reservation.
     pub fn try_acquire_reserved(&self) -> Result<bool, ObjectError> {
         self.check()?;
         let acquired = self.acquire_any();

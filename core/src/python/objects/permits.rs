@@ -53,7 +53,8 @@ fn ready(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     Ok(done.bind(py).clone().into_any())
 }
 
-/// Waits in this thread for a permit, and acquires it. Calls `_raise_wait_failed` if the wait fails.
+/// Waits in this thread for a permit, and acquires it. Calls `_raise_wait_failed` if the wait fails. The caller counts
+/// the permit, and sets the owner of a lock.
 fn wait(slf: &Bound<'_, Permits>, timeout: Option<f64>) -> PyResult<()> {
     let semaphore = &slf.get().semaphore;
     let acquire = |is_long| match is_long {
@@ -88,7 +89,7 @@ pub(super) fn check_no_further_arguments(
 }
 
 impl Permits {
-    /// Acquires a permit for `_try` and `_insist`.
+    /// Acquires a permit for `_try` and `_insist`, and counts it. Returns false if none is free.
     #[inline]
     fn acquire_now(
         &self,
@@ -166,7 +167,7 @@ impl Permits {
     }
 
     /// Reclaims a permit that the running task or thread has abandoned with an earlier handle: otherwise the caller
-    /// would wait for itself. Returns False if there is none.
+    /// would wait for itself. Returns False if there is none, as for any lock.
     fn _regain(&self, py: Python<'_>) -> PyResult<bool> {
         let object = self.object.get();
         object.open(py)?;

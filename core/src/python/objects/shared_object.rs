@@ -74,7 +74,8 @@ impl SharedObject {
         format!("{} '{}'", self.kind(), self.name())
     }
 
-    /// Adds to the number of acquired permits; a negative `change` counts released ones.
+    /// Adds to the number of acquired permits, and notes this thread as the last to acquire one; a negative `change`
+    /// counts released ones.
     #[inline]
     pub(crate) fn count_acquired(&self, change: i64) {
         // Relaxed, both: under the GIL.
@@ -139,8 +140,9 @@ impl SharedObject {
         result.map_err(|error| self.error(py, error))
     }
 
-    /// Waits in this thread and in the wait set `set` until `take` returns true. Returns true; false after the timeout,
-    /// None if waits were stopped.
+    /// Waits in this thread and in the wait set `set` until `take` returns true; its argument is true if the wait has
+    /// been long. Returns true; false after the timeout, None if waits were stopped. Runs signal handlers, and raises
+    /// what they raise. After an error sleeps on until the deadline while another thread exits the process.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
@@ -253,7 +255,7 @@ impl SharedObject {
         }
     }
 
-    /// Opens an object that has members. Returns None if it has none.
+    /// Opens an object that has members, and makes this process a member. Returns None if it has none.
     #[staticmethod]
     fn attach(py: Python<'_>, name: String, lock_file: PathBuf) -> PyResult<Option<Self>> {
         let address = ObjectAddress { name, lock_file };
@@ -429,7 +431,8 @@ impl SharedObject {
         Ok(left.map_or(0.0, |left| left.as_secs_f64()))
     }
 
-    /// Prepares a sleep: watches the other members, recovers dead ones, and checks the memory for corruption.
+    /// Prepares a sleep: watches the other members, recovers dead ones, and checks the memory for corruption, which
+    /// poisons the object.
     fn prepare(&self, py: Python<'_>) -> PyResult<()> {
         let object = self.open(py)?;
         let prepared = py.detach(|| lifecycle::prepare_to_sleep(&**object));

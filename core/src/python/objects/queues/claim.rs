@@ -40,7 +40,8 @@ impl Claim {
         item.ok_or_else(|| PyValueError::new_err("the claim has ended"))
     }
 
-    /// Ends the claim by a call of `end`. Returns false if the claim had ended.
+    /// Drops the kept value, and ends the claim by a call of `end`, whose error leaves the claim. Returns false if the
+    /// claim had ended.
     fn end(
         &self,
         py: Python<'_>,
@@ -60,7 +61,8 @@ impl Claim {
 
 #[pymethods]
 impl Claim {
-    /// The value. Raises ValueError once the claim has ended.
+    /// The value, which is read at the first use and kept until the claim ends. Raises ValueError once the claim has
+    /// ended, and the error of an item that cannot be read.
     #[getter]
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(value) = &*lock(&self.value) {

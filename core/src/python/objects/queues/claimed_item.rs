@@ -46,15 +46,17 @@ impl ClaimedItem {
         }
     }
 
+    /// Returns the claim in the queue, also once it has ended.
     pub(crate) fn claim(&self) -> queue::Claim {
         self.claim
     }
 
+    /// Returns true if the claim has not ended, as far as this process knows.
     pub(crate) fn is_claimed(&self) -> bool {
         *lock(&self.state) == State::Claimed
     }
 
-    /// Returns the value of the item, whose large buffers refer to the queue's memory.
+    /// Returns the value of the item, whose large buffers refer to the queue's memory. Raw bytes are a memoryview.
     pub(crate) fn read_in_place<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -183,8 +185,8 @@ impl ClaimedItem {
         parts.ok_or_else(|| corruption_error(py, membership, Field::Parts, self.claim.at, found))
     }
 
-    /// Ends the claim, and frees the memory of the item unless `keeps_memory` is true. Returns false if the claim had
-    /// ended.
+    /// Ends the claim, and frees the memory of the item; with `keeps_memory`, the memory is freed when this is dropped.
+    /// Returns false if the claim had ended.
     pub(crate) fn acknowledge(
         &self,
         py: Python<'_>,

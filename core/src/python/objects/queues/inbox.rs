@@ -39,7 +39,8 @@ impl Inbox {
         }
     }
 
-    /// Takes up to `max_items` items, and appends them to `items` in their stored form.
+    /// Takes up to `max_items` items, and appends them to `items` in their stored form. Returns `Large` for a large
+    /// first item, which the caller claims.
     fn take(
         &self,
         py: Python<'_>,
@@ -78,8 +79,9 @@ impl Inbox {
         value.ok_or_else(|| corrupt(head.form().map_or(head.0, |_| first_word(payload))))
     }
 
-    /// Returns up to `max_items` values: those that this process has taken before, or else those in the queue. Raises
-    /// QueueShutDown.
+    /// Returns up to `max_items` values: those that this process has taken before, or else those in the queue, of which
+    /// a large item comes alone. Raises QueueShutDown once nothing is left in a queue that is shut down, and the error
+    /// of an item that cannot be read, which is then lost.
     pub(crate) fn get_some<'py>(
         &self,
         py: Python<'py>,
@@ -151,7 +153,7 @@ impl Inbox {
     }
 
     /// Reads up to `max_items` items, and keeps all others, including those behind an item that cannot be read. Raises
-    /// the error of the first item.
+    /// the error of the first item, which is dropped; after an exception of a signal handler all items are kept.
     fn read_all<'py>(
         &self,
         py: Python<'py>,
@@ -186,7 +188,8 @@ impl Inbox {
         failed.map_or(Ok(values), Err)
     }
 
-    /// Takes the first item, which is large, and returns its value; None if another receiver was faster.
+    /// Takes the first item, which is large, and returns its value; None if another receiver was faster. Raises the
+    /// error of an item that cannot be read, which is dropped; after an exception of a signal handler the item stays.
     fn take_large<'py>(
         &self,
         py: Python<'py>,
@@ -236,7 +239,7 @@ impl Inbox {
         }
     }
 
-    /// Puts back values that were taken and reached no caller. This process returns them first.
+    /// Puts back values that were taken and reached no caller, and wakes all waiters. This process returns them first.
     pub(crate) fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
         self.returned.put_back(values);
         if self.membership.is_here() {

@@ -48,7 +48,8 @@ impl Queue {
         self.object.get().open(py).map(drop)
     }
 
-    /// Appends a value to the items. `index` is its position among the items; None if it is the only one.
+    /// Encodes a value, and appends it to the items. Raises what `unencodable` returns. `index` is its position among
+    /// the items; None if it is the only one.
     fn encode_into(
         &self,
         py: Python<'_>,
@@ -255,7 +256,7 @@ impl Queue {
         }
     }
 
-    /// Puts back values that were taken and reached no caller. This process returns them first.
+    /// Puts back values that were taken and reached no caller, and wakes all waiters. This process returns them first.
     fn put_back(&self, values: Vec<Bound<'_, PyAny>>) {
         self.inbox.put_back(values);
     }
@@ -291,7 +292,8 @@ impl Queue {
         Ok(seen)
     }
 
-    /// Claims the next item, with a lease of `limit` seconds unless that is 0. Returns None if there is no item.
+    /// Claims the next item of the queue, or with `dead` of its dead letters, with a lease of `limit` seconds unless
+    /// that is 0. Returns None if there is no item. Runs signal handlers: if one raises, the item returns to the queue.
     fn claim_now(&self, py: Python<'_>, limit: f64, dead: bool) -> PyResult<Option<Claim>> {
         self.check_open(py)?;
         let item = self.inbox.claim_now(py, source(dead), nanoseconds(limit))?;
@@ -299,8 +301,8 @@ impl Queue {
         Ok(item.map(|item| self.claim(py, item)))
     }
 
-    /// Waits in a thread for an item, and returns its claim. Returns False after the timeout, None if waits were
-    /// stopped.
+    /// Waits in a thread for an item, and returns its claim, with a lease of `limit` seconds unless that is 0. Returns
+    /// False after the timeout, None if waits were stopped.
     fn wait_claim<'py>(
         &self,
         py: Python<'py>,

@@ -95,7 +95,8 @@ unsafe impl Export for Reservation {
 
 #[pymethods]
 impl Reservation {
-    /// Puts the item. Returns False if there is no room for another one.
+    /// Puts the item. Returns False if there is no room for another one: the memory stays reserved. Raises
+    /// QueueShutDown.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
         let outcome = attempt(py, membership, |timeout| {

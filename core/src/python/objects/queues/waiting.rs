@@ -89,8 +89,8 @@ pub(crate) fn was_put(
 /// The reason for which a wait has failed: false for the timeout, None for stopped waits.
 pub(crate) type FailedWait = Option<bool>;
 
-/// Waits in a thread until `poll` returns something, and returns that. Returns as the inner error the reason for which
-/// the wait has failed.
+/// Waits in a thread until `poll` returns something, and returns that; raises an error of `poll`. Returns as the inner
+/// error the reason for which the wait has failed. After a wait for room, wakes the next waiter for room.
 pub(crate) fn wait_for<T: Send>(
     py: Python<'_>,
     (object, membership): (&SharedObject, &QueueMembership),

@@ -58,8 +58,8 @@ impl Converters {
     }
 
     /// Returns an empty vector with room for `count` values or keys, each of which takes at least `bytes` bytes in the
-    /// store. Raises the error `too_large` if they exceed the limit of the store, before this process allocates memory
-    /// for them.
+    /// store, and adds these bytes to `owner.needed`. Raises the error `too_large` if the sum exceeds the limit of the
+    /// store, before this process allocates memory, and MemoryError.
     pub(crate) fn room<'py, T>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -106,7 +106,7 @@ impl Converters {
     }
 
     /// Converts an object to a value of a store. `depth` is the number of containers around the value. Raises
-    /// RecursionError for a value that is nested too deep, and what the functions raise.
+    /// RecursionError for a value that is nested too deep, what `room` raises, and what the functions raise.
     pub(crate) fn value<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,

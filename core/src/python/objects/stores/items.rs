@@ -137,7 +137,7 @@ impl OpenStore {
     }
 
     /// Removes the first message, and returns a copy of it; None if there is none. A message of which no object can be
-    /// made stays, as in [`pop`](Self::pop).
+    /// made stays, as in [`pop`](Self::pop), and the next waiter is woken for it.
     pub(super) fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
             store.receive(open, deadline, StoredValue::is_plain)
@@ -256,7 +256,7 @@ impl OpenStore {
         }
     }
 
-    /// Returns the number of items.
+    /// Returns the number of items of a container.
     pub(super) fn len(&self, py: Python<'_>, container: ContainerRef) -> PyResult<usize> {
         let len = self.run_checked(py, |store, open, deadline| {
             store.len(open, deadline, container)

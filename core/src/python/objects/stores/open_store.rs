@@ -142,8 +142,8 @@ impl OpenStore {
             .to_python(self.store_ref(py).as_any(), found)
     }
 
-    /// Runs an operation on the store, again without the GIL if it has to wait. Returns the result, or the error of the
-    /// contents. Raises the exception for a refused operation.
+    /// Runs an operation on the store, and once more without the GIL if it has to wait. Returns the result, or the
+    /// error of the contents. Raises the exception for a refused operation.
     #[inline]
     pub(super) fn run<R: Send>(
         &self,
@@ -211,7 +211,7 @@ impl OpenStore {
         error::named_error(py, &self.membership, class, text)
     }
 
-    /// Returns true if a message waits.
+    /// Returns true if a message waits. May itself wait until the store is free, for as long as the busy timeout.
     pub(super) fn has_messages(&self) -> Result<bool, StoreRefused> {
         self.membership.with_store(
             || 0,

@@ -45,7 +45,7 @@ impl EventMembership {
         })
     }
 
-    /// Sets the event, and wakes all its waiters.
+    /// Sets the event, and wakes all its waiters. Does nothing if the event is set.
     pub fn set(&self) -> Result<(), ObjectError> {
         self.check()?;
         let set = |now: u64| (now & 1 == 0).then(|| now.wrapping_add(3));

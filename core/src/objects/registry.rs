@@ -93,7 +93,7 @@ impl Drop for Handle {
     }
 }
 
-/// Leaves an object, and removes it if this process was its last member.
+/// Leaves an object, and removes its files if this process was its last member. Errors are ignored.
 fn leave(open: &OpenObject, path: &Path) {
     let remove = |lock_file: &LockFile| {
         let _ = named::remove(&open.memory_name);
@@ -132,7 +132,8 @@ impl Registry {
         exiting.is_some_and(|&exiting| exiting != thread::current().id())
     }
 
-    /// Leaves all objects, at the end of the process.
+    /// Leaves all objects, at the end of the process. Remaining handles stay, and their operations raise errors. Errors
+    /// of leaving are ignored.
     pub fn leave_all(&'static self) {
         let _ = self.exit_thread.set(thread::current().id());
         let Some(mut objects) = self.objects().ok().map(lock) else {
@@ -144,7 +145,8 @@ impl Registry {
     }
 
     /// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns
-    /// None for an object without members.
+    /// None for an object without members. Raises `Mismatch` for an object of another shape, `LeftOver` for values that
+    /// killed members have left in another shape, and `Busy` if a process holds the entry lock for too long.
     pub fn open(
         &'static self,
         address: &ObjectAddress,
@@ -212,8 +214,8 @@ impl Registry {
         before.map_or(Ok(None), |(_, error)| Err(error))
     }
 
-    /// Creates or joins an object that this process does not have open. Without a shape, returns None for an object
-    /// without members.
+    /// Creates or joins an object that this process does not have open, and holds the entry lock meanwhile. Without a
+    /// shape, returns None for an object without members.
     fn enter(
         &'static self,
         address: &ObjectAddress,
@@ -256,7 +258,8 @@ impl Registry {
         Err(ObjectError::from_errno(what, libc::EBUSY))
     }
 
-    /// Joins the members of an object, whose entry lock this process has. `text` is the contents of the lock file.
+    /// Joins the members of an object, whose entry lock this process has, and releases the lock. `text` is the contents
+    /// of the lock file.
     fn join_members(
         &self,
         address: &ObjectAddress,
@@ -276,7 +279,7 @@ impl Registry {
     }
 
     /// Becomes the first member of an object, whose entry lock this process has, in memory that dead members have left
-    /// or in new memory. After an error, removes what it has created.
+    /// or in new memory, and releases the lock. After an error, removes what it has created.
     fn become_first(
         &self,
         address: &ObjectAddress,

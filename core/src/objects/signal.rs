@@ -51,7 +51,8 @@ impl SignalMembership {
         })
     }
 
-    /// Adds signals, and wakes as many sleepers that wait for one. Raises an error if there would be too many.
+    /// Adds signals, and wakes as many sleepers that wait for one. Raises `TooLarge`, and adds none, if more than
+    /// `MAX_SIGNALS` would be pending.
     pub fn signal(&self, count: u64) -> Result<(), ObjectError> {
         self.check()?;
         // Release: what is before the signal is seen by the thread that takes it. Relaxed: nothing follows.

@@ -58,7 +58,7 @@ impl Membership {
         }
     }
 
-    /// Returns the number of sleepers of a wait set.
+    /// Returns the number of sleepers of a wait set; 0 if there is no such set.
     pub fn count_sleepers(&self, set: usize) -> usize {
         self.sets.get(set).map_or(0, |set| set.sleepers())
     }
@@ -89,7 +89,8 @@ impl Membership {
         self.is_recheck_requested.store(false, Relaxed);
     }
 
-    /// Wakes the watcher to check the requested chores. Does nothing if the watcher cannot be started.
+    /// Wakes the watcher to check the requested chores, and starts to watch the object. Does nothing if the watcher
+    /// cannot be started.
     #[cold]
     pub(super) fn request_chore(&self) {
         if let Some(object) = self.weak_self.upgrade() {
@@ -98,6 +99,7 @@ impl Membership {
     }
 
     /// Rings the doorbells of the other members' watchers, because this process has joined or has begun to publish.
+    /// Errors are ignored.
     pub(super) fn notify_watchers(&self) {
         let watch = lock(&self.watch);
         let mut ringer = None;

@@ -35,7 +35,8 @@ impl QueueMembership {
         self.finish_put(put)
     }
 
-    /// Reserves a chunk to fill, which the caller links or frees. Returns None if there is no memory for it now.
+    /// Reserves a chunk to fill, which the caller links or frees. Returns None if there is no memory for it now, and
+    /// requests a wake-up of the writers that wait for room.
     pub fn reserve_chunk(&self, len: u64, timeout: u64) -> Result<Option<Chunk>, ObjectError> {
         let reserved = self
             .queue()?
@@ -55,7 +56,8 @@ impl QueueMembership {
         self.finish_put(put)
     }
 
-    /// Frees a chunk that is not needed.
+    /// Frees a chunk that is not needed, and wakes all that wait for room. If another process holds the owner lock, the
+    /// watcher frees the chunk later.
     pub fn free_chunk(&self, chunk: Chunk, timeout: u64) -> Result<(), ObjectError> {
         self.queue()?.free_chunk(chunk, deadline_after(timeout));
         self.request_deferred();
@@ -89,7 +91,7 @@ impl QueueMembership {
         Ok(popped)
     }
 
-    /// Claims an item, for `lease` nanoseconds unless that is 0.
+    /// Claims an item, for `lease` nanoseconds unless that is 0, after the items of expired claims have returned.
     pub fn claim(
         &self,
         source: Source,
@@ -153,7 +155,7 @@ impl QueueMembership {
         }
     }
 
-    /// Returns the items of expired claims to the queue.
+    /// Returns the items of expired claims to the queue, and wakes sleepers for them.
     #[inline]
     fn expire_claims(&self, queue: &ObjectQueue, timeout: u64) -> Result<(), ObjectError> {
         let expiry = queue.expiry();
@@ -165,7 +167,7 @@ impl QueueMembership {
         Ok(())
     }
 
-    /// Returns the time until the next claim expires; None if no claim has a lease.
+    /// Returns the time until the next claim expires, zero if one has expired; None if no claim has a lease.
     pub fn next_expiry(&self) -> Option<Duration> {
         let expiry = self.unchecked_queue().expiry()?;
         Some(Duration::from_nanos(expiry.saturating_sub(clock::now())))
@@ -194,7 +196,7 @@ impl QueueMembership {
         done.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Refuses further items. With `immediate`, discards waiting items.
+    /// Refuses further items, and wakes all sleepers. With `immediate`, discards waiting items.
     pub fn shut_down(&self, immediate: bool, timeout: u64) -> Result<(), ObjectError> {
         let shut = self.queue()?.shut_down(immediate, deadline_after(timeout));
         shut.map_err(|error| self.map_shared_error(error))?;
@@ -245,7 +247,8 @@ impl QueueMembership {
 
     // --- deferred operations ---
 
-    /// Finishes operations that a process which held the owner lock has prevented.
+    /// Finishes operations that a process which held the owner lock has prevented. Errors are ignored: the operations
+    /// stay deferred.
     pub(super) fn finish_deferred(&self) {
         let _ = self.finish_deferred_within(SHORT_OWNER_LOCK_TIMEOUT);
     }

@@ -31,7 +31,8 @@ pub fn beside_sibling_error() -> StoreRefused {
 }
 
 impl StoreMembership {
-    /// Initializes the store unless that is done, and returns the root container.
+    /// Initializes the store unless that is done, and returns the root container. Waits for the owner lock for at most
+    /// `RECOVERY_TIMEOUT`.
     pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
         self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);
@@ -43,7 +44,7 @@ impl StoreMembership {
     }
 
     /// Calls `operate` with the store, and again if the store has newer contents, to which this process moves first.
-    /// Returns the result of `operate`.
+    /// Returns the result of `operate`. Raises an error if the contents are replaced again and again.
     #[inline]
     pub(super) fn in_current_contents<R>(
         &self,
@@ -134,7 +135,8 @@ impl StoreMembership {
         }
     }
 
-    /// Does an operation in a transaction of its own, which wakes sleepers.
+    /// Does an operation in a transaction of its own, and wakes sleepers. Without room in a single-writer store, does
+    /// the operation once more after the memory that readers had kept is freed.
     #[inline]
     fn operate_alone<R>(
         &self,

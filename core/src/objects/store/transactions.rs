@@ -30,7 +30,8 @@ pub enum BeginOutcome {
 
 impl StoreMembership {
     /// Begins a transaction of a task or of a thread. Waits for single operations of other processes, until one of them
-    /// has made no progress for `timeout` nanoseconds. Raises an error if this task or thread is within a transaction.
+    /// has made no progress for `timeout` nanoseconds. `is_task` is true if the owner is a task. Raises an error if
+    /// this task or thread is within a transaction.
     pub fn begin_transaction(
         &self,
         owner: u64,
@@ -59,8 +60,8 @@ impl StoreMembership {
         }
     }
 
-    /// Ends the transaction of a task or thread. Commits the changes if `is_kept` is true, and undoes them otherwise.
-    /// Raises an error if this task or thread is within no transaction.
+    /// Ends the transaction of a task or thread, and wakes the next waiter for a transaction. Commits the changes if
+    /// `is_kept` is true, and undoes them otherwise. Raises an error if this task or thread is within no transaction.
     pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let Some(Transaction { open, .. }) = self.transaction.take(owner) else {
@@ -89,7 +90,8 @@ impl StoreMembership {
         self.with_open(owner, |store, open| store.begin_savepoint(open))
     }
 
-    /// Ends a savepoint. Keeps the changes since the savepoint if `is_kept` is true, and undoes them otherwise.
+    /// Ends a savepoint; does nothing if this task or thread has no transaction. Keeps the changes since the savepoint
+    /// if `is_kept` is true, and undoes them otherwise.
     pub fn end_savepoint(&self, owner: u64, savepoint: u64, is_kept: bool) {
         self.with_open(owner, |store, open| {
             store.end_savepoint(open, savepoint, is_kept)

@@ -219,8 +219,8 @@ impl Proxy {
 
     // --- waiting for a change ---
 
-    /// Begins a watch of the container, and returns the number of the watch. Raises LocalProtocolError in a
-    /// transaction.
+    /// Begins a watch of the container, and returns the number of the watch, which the caller ends by `unwatch`. Raises
+    /// LocalProtocolError in a transaction.
     fn _watch(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner
             .run_checked(py, |store, open, deadline| match open {
@@ -251,7 +251,8 @@ impl Proxy {
 
     // --- buffers ---
 
-    /// Pins a buffer, and returns its bytes in place and its description. Raises LocalProtocolError in a transaction.
+    /// Pins a buffer until the returned bytes are dropped, and returns its bytes in place, read-only unless this
+    /// process may change the store, and its description. Raises LocalProtocolError in a transaction.
     fn _pin<'py>(&self, py: Python<'py>) -> PyResult<(MappedBytes, Bound<'py, PyBytes>)> {
         let this = &*self.inner;
         let (block, len, description) =

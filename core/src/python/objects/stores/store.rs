@@ -37,7 +37,7 @@ impl Store {
     /// Makes a handle of a store. `opened` is the store context, which all handles share: its `_object` is open for as
     /// long as one of the handles, its `converter` has the functions of [`Converters`], and its `_store_ref` is set if
     /// there is a handle. `busy_timeout` is the time in seconds for which an operation waits while another process
-    /// changes the store.
+    /// changes the store: the longest one of all handles counts.
     #[new]
     fn new(
         py: Python<'_>,
@@ -143,8 +143,8 @@ impl Store {
         Ok(!taken.is_empty())
     }
 
-    /// Waits in this thread until there is a message. Returns True; False after the timeout, None if waits were
-    /// stopped.
+    /// Waits in this thread until there is a message, which another receiver may take first. Returns True; False after
+    /// the timeout, None if waits were stopped.
     fn _wait_for_message(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let this = self.inner(py)?;
         this.wait_in(py, self.object.get(), MESSAGES, timeout, || {
@@ -159,7 +159,8 @@ impl Store {
             .map_err(|error| this.refusal_error(py, error))
     }
 
-    /// Returns a copy of the first message in a list, which is empty if there is none. The message stays.
+    /// Returns a copy of the first message in a list, which is empty if there is none. The message stays, and the next
+    /// waiter is woken for it.
     fn _peek<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let this = self.inner(py)?;
         let found = this.run_checked(py, |store, open, deadline| {

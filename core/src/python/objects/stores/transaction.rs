@@ -41,7 +41,8 @@ pub struct Transaction {
 
 // Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
-    /// Makes one attempt to begin the transaction or savepoint. Returns true if it has begun.
+    /// Makes one attempt to begin the transaction or savepoint, and waits for single operations of other processes for
+    /// a moment. Returns true if it has begun. Sets `is_late` if such an operation has prevented the attempt.
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
@@ -66,7 +67,8 @@ impl Transaction {
 
     /// Begins the transaction for its owner, and waits in this thread. Returns true; false after the timeout, None if
     /// waits were stopped. With `only_late`, waits only for a single operation that does not end, and not for another
-    /// transaction. Sets `is_late` if such an operation has prevented the last attempt.
+    /// transaction. Sets `is_late` if such an operation has prevented the last attempt. Undoes a begun transaction if
+    /// the wait raises an error.
     fn wait(
         &self,
         py: Python<'_>,
@@ -151,8 +153,8 @@ impl Transaction {
         .map(drop)
     }
 
-    /// Ends the transaction or savepoint, if it has begun. Commits or keeps the changes if `is_kept` is true, and
-    /// undoes them otherwise.
+    /// Ends the transaction or savepoint, if it has begun, and releases this for another block. Commits or keeps the
+    /// changes if `is_kept` is true; undoes them otherwise, and lets Python forget the classes that were added.
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         let (owner, savepoint) = (self.owner.load(Relaxed), self.savepoint.swap(0, Relaxed));
         let is_open = self.is_open.swap(false, Relaxed);
@@ -222,7 +224,8 @@ impl Transaction {
         self.end(py, error.is_none())
     }
 
-    /// Makes the running task or thread the owner. Raises LocalProtocolError if another block uses the transaction.
+    /// Makes the running task or thread the owner, until `_end`. Raises LocalProtocolError if another block uses the
+    /// transaction.
     fn _own(&self, py: Python<'_>) -> PyResult<()> {
         let owner = current_owner(py)?;
         if self.is_used.swap(true, Relaxed) {
@@ -237,7 +240,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes one attempt to begin the transaction for its owner. Returns True if it has begun.
+    /// Makes one attempt to begin the transaction for its owner, which `_own` has set. Returns True if it has begun.
     fn _begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.begin(py)
     }

@@ -45,7 +45,8 @@ impl AttachWait {
         attached.map_err(|error| object_error(py, membership, error))
     }
 
-    /// Waits in a thread. Returns True; False after the timeout, None if waits were stopped.
+    /// Waits in a thread until all subscribers have attached. Returns True; False after the timeout, None if waits were
+    /// stopped.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let object = self.object.get();
         object.wait_in(py, ROOM, timeout, |_| self.is_attached())
@@ -79,7 +80,7 @@ impl Publisher {
         checked.map_err(|error| object_error(py, &self.membership, error))
     }
 
-    /// Publishes records. Returns those that have to wait for room, and None if there are none.
+    /// Publishes records, as far as there is room. Returns them if some have to wait for room, and None otherwise.
     fn publish_or_pend(
         &self,
         py: Python<'_>,
@@ -94,7 +95,7 @@ impl Publisher {
     }
 }
 
-/// Adds a value to a batch. Encodes a value, and adds its record to a batch.
+/// Encodes a value, and adds its record to a batch, of which `small` has the bytes.
 fn add(
     py: Python<'_>,
     values: &Values,
@@ -174,7 +175,8 @@ impl Publisher {
     }
 
     /// Publishes values one after the other. Returns the encoded values that have to wait for room, and None if there
-    /// are none.
+    /// are none. Publishes none of them if one cannot be encoded, or can never have room: raises ValueError for the
+    /// latter.
     fn publish_many_now(
         &self,
         py: Python<'_>,

@@ -62,7 +62,8 @@ impl Subscription {
         subscription.ok_or_else(|| object_error(py, &self.membership, ObjectError::Left))
     }
 
-    /// Receives up to `max_messages` messages into a batch.
+    /// Receives up to `max_messages` messages into a batch. Skips the end of a publisher unless `raises_ends`, and
+    /// notes a publisher that has cut off this subscriber.
     fn take(
         &self,
         subscription: &topic::Subscription,
@@ -124,8 +125,9 @@ impl Subscription {
         Ok(None)
     }
 
-    /// Passes up to `max_messages` messages to `accept`, without a wait, and returns their number. Raises the end of a
-    /// publisher once.
+    /// Passes up to `max_messages` messages to `accept`, without a wait, and returns their number. Without a message,
+    /// arms the slot of the event loop, if it has one. Raises the end of a publisher once, and the error of a message
+    /// that cannot be read, which is then lost.
     fn get_some<'py>(
         &self,
         py: Python<'py>,
@@ -264,7 +266,7 @@ impl Subscription {
         })
     }
 
-    /// Returns the next message, without a wait; None if there is none.
+    /// Returns the next message, without a wait; None if there is none. Raises the end of a publisher once.
     fn get_now<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut found = None;
         self.get_some(py, 1, |message| found = Some(message))?;
@@ -328,7 +330,8 @@ impl Subscription {
         }
     }
 
-    /// Puts back messages that were taken and reached no caller. They are returned first.
+    /// Puts back messages that were taken and reached no caller, and wakes all waiters. These messages are returned
+    /// first.
     fn put_back(&self, messages: Vec<Bound<'_, PyAny>>) {
         self.returned.put_back(messages);
         if self.membership.is_here() {
@@ -360,7 +363,7 @@ impl Subscription {
     }
 
     /// Returns a descriptor that is readable from the time when there may be a message until a call finds none. With
-    /// `is_left`, the descriptor is readable at once.
+    /// `is_left`, the first call makes the descriptor readable at once. The descriptor belongs to the subscription.
     fn fileno(&self, py: Python<'_>, is_left: bool) -> PyResult<i32> {
         let subscription = self.subscription(py)?;
         if let Some(waiter) = self.waiter.get() {
@@ -399,7 +402,7 @@ impl Subscription {
         Ok(pids.collect())
     }
 
-    /// Closes the subscription. Messages in place stay readable. Idempotent.
+    /// Closes the subscription, and drops unread messages. Messages in place stay readable. Idempotent.
     fn close(&self, py: Python<'_>) {
         let subscription = lock(&self.subscription).take();
         let unread = self.unread.take_all();

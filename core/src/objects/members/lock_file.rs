@@ -197,7 +197,7 @@ impl LockFile {
         }
     }
 
-    /// Takes the lock of a byte. Returns false if another process holds it.
+    /// Takes the lock of a byte. Returns false if another process holds it, and true if this process has it already.
     fn try_lock(&self, at: i64) -> io::Result<bool> {
         match self.set_lock(libc::F_WRLCK, at) {
             Ok(()) => Ok(true),
@@ -208,10 +208,12 @@ impl LockFile {
         }
     }
 
+    /// Releases the lock of a byte. Idempotent.
     fn unlock(&self, at: i64) -> io::Result<()> {
         self.set_lock(libc::F_UNLCK, at)
     }
 
+    /// Sets or releases the lock of a byte, without a wait. Raises EAGAIN or EACCES if another process holds the lock.
     fn set_lock(&self, kind: libc::c_int, at: i64) -> io::Result<()> {
         let wanted = record_lock(kind, at, 1);
         self.with(|file| {

@@ -172,7 +172,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         (0..SLOTS).filter(watches).filter(|&slot| slot != self.slot)
     }
 
-    /// Returns the id that the member of a slot has now.
+    /// Returns the id that the member of a slot has now; the last member's id for a free slot.
     pub fn id_at(&self, slot: u32) -> MemberId {
         MemberId::new(self.state(slot) >> 32, slot)
     }
@@ -197,7 +197,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         })
     }
 
-    /// Returns the process of a member, or None if the member is gone.
+    /// Returns the process of a member. Returns None if the member is gone, or if its lock cannot be read.
     pub fn holder_of(&self, id: MemberId) -> Option<Holder> {
         if id == self.self_id {
             return Some(Holder::this_process());
@@ -234,8 +234,9 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         id.slot().is_some_and(is_slot_of)
     }
 
-    /// Takes the lock of a dead member, so that this process alone recovers the slot. Returns false if another process
-    /// has the lock, or if the slot is recovered already.
+    /// Takes the lock of a dead member, so that this process alone recovers the slot. The caller calls `end_recovery`
+    /// or `postpone_recovery` afterwards. Returns false if another process has the lock, or if the slot is recovered
+    /// already.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
         if slot == self.slot || !self.locks.try_lock_slot(slot)? {
             return Ok(false);
@@ -247,7 +248,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         Ok(true)
     }
 
-    /// Frees the slot of a member that was recovered.
+    /// Frees the slot of a member that was recovered, and releases its lock.
     pub fn end_recovery(&self, slot: u32) -> io::Result<()> {
         self.clear(slot);
         self.locks.unlock_slot(slot)
@@ -258,7 +259,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.locks.unlock_slot(slot)
     }
 
-    /// Frees the slot of this member.
+    /// Frees the slot of this member, and releases its lock: other processes then count it as gone.
     pub fn leave(&self) -> io::Result<()> {
         self.clear(self.slot);
         self.locks.unlock_slot(self.slot)
@@ -277,10 +278,12 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.entry(slot).load(Ordering::Acquire)
     }
 
+    /// Returns the entry of a slot.
     fn entry(&self, slot: u32) -> &AtomicU64 {
         self.word(slot, 0)
     }
 
+    /// Returns the word with the time when the member of a slot joined.
     fn since(&self, slot: u32) -> &AtomicU64 {
         self.word(slot, 8)
     }

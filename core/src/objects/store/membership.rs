@@ -126,7 +126,7 @@ impl StoreMembership {
 
     // --- the single writer ---
 
-    /// Returns the owner of a single-writer store; None if no living process is the owner.
+    /// Returns the owner of a single-writer store; None if no living process is the owner, or if that cannot be known.
     pub fn owner(&self) -> Option<Holder> {
         match self.may_write() {
             _ if !self.shape().has_single_writer() => None,
@@ -135,7 +135,7 @@ impl StoreMembership {
         }
     }
 
-    /// Returns true if this process can change the store.
+    /// Returns true if this process can change the store: it has not left, and is the owner of a single-writer store.
     pub fn may_write(&self) -> bool {
         self.check().is_ok() && !self.store.is_read_only()
     }

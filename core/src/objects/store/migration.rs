@@ -40,8 +40,8 @@ const ENTRY_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE_TIMEOUT: u64 = 1_000_000_000;
 
 impl StoreMembership {
-    /// Moves all members except `holder`, which is fenced off, to a copy. Returns false if `holder` no longer has the
-    /// owner lock, or if another process makes a copy.
+    /// Moves this process to a copy, which all other members follow except `holder`, which is fenced off. The caller
+    /// wakes the sleepers. Returns false if `holder` no longer has the owner lock, or if another process makes a copy.
     pub(super) fn replace_without(&self, holder: MemberId) -> Result<bool, StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();
@@ -84,7 +84,7 @@ impl StoreMembership {
     }
 
     /// Calls `act` while this process holds the entry lock, and returns the result. Raises an error if this process is
-    /// fenced off, or if another process does not release the lock.
+    /// fenced off, or if another process does not release the lock within `ENTRY_TIMEOUT`.
     fn with_entry_lock<R>(
         &self,
         act: impl FnOnce() -> Result<R, StoreRefused>,
@@ -106,7 +106,8 @@ impl StoreMembership {
         acted
     }
 
-    /// Maps the copy, and makes it first if no process has done so.
+    /// Maps the copy, and makes it first if no process has done so. The caller has the entry lock, and has locked the
+    /// contents. Raises `Changing` if a thread of this process does not finish its operation in time.
     fn move_to_copy(&self, fenced: u64) -> Result<(), StoreRefused> {
         let (mapping, shape) = (self.mapping(), self.shape());
         // Relaxed, here and below: changed by a thread that has locked the contents.
@@ -151,8 +152,8 @@ impl StoreMembership {
         Err(replaced_too_often().into())
     }
 
-    /// Makes a copy, and stores its number, by which the members find the copy. Returns the file. Raises EAGAIN if a
-    /// clean-up has removed the file.
+    /// Makes a copy, stores its number, by which the members find the copy, and removes the copy before. Returns the
+    /// file. Raises EAGAIN if a clean-up has removed the file.
     fn try_publish_copy(&self, fenced: u64) -> Result<File, StoreRefused> {
         let number = (random()? as u64).max(1);
         let name = copy_name(self.memory_name(), number)?;

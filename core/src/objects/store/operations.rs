@@ -205,7 +205,7 @@ impl StoreMembership {
         }
     }
 
-    /// Unpins a block that this process no longer reads.
+    /// Unpins a block that this process no longer reads: later, if the owner lock is not free now. Errors are ignored.
     pub fn unpin(&self, block: u64) {
         if self.check().is_ok() {
             lock(&self.unpinned).push(block);

@@ -41,7 +41,8 @@ const READ_SLICE: u64 = 5_000_000;
 impl StoreMembership {
     // --- owners ---
 
-    /// Makes this process the owner of the store, unless there is an owner.
+    /// Makes this process the owner of the store, unless there is an owner, and waits until living readers have
+    /// followed, for at most [`FOLLOW_TIMEOUT`]. The caller checks `may_write`.
     pub(super) fn become_owner(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         let failed = || ObjectError::os("its lock file cannot be locked");
@@ -58,7 +59,8 @@ impl StoreMembership {
         made
     }
 
-    /// Makes contents of this process, a copy of the committed ones if there are any, and publishes them.
+    /// Makes contents of this process, a copy of the committed ones if there are any, publishes them, and waits for the
+    /// readers.
     fn make_contents(&self) -> Result<(), ObjectError> {
         let failed = || ObjectError::no_memory("its contents");
         let (start, self_id) = (self.shape().contents_at(), self.members().self_id().0);
@@ -191,8 +193,8 @@ impl StoreMembership {
         }
     }
 
-    /// Maps the contents of a new owner, if there is one. Waits for at most `timeout` nanoseconds if the owner does not
-    /// show them.
+    /// Maps the contents of a new owner, if there is one; keeps the contents if only the mark is new. Waits for at most
+    /// `timeout` nanoseconds if the owner does not show them.
     pub(super) fn follow_owner(&self, timeout: u64) -> Result<(), StoreRefused> {
         let _alone = self.lock_contents();
         if !self.is_behind() {
@@ -256,7 +258,7 @@ impl StoreMembership {
         store.finish_commit().map_err(|error| self.map_error(error))
     }
 
-    /// Returns the bytes of memory that are allocated for the contents.
+    /// Returns the bytes of memory that are allocated for the contents; 0 if they cannot be found.
     pub(super) fn allocated_contents(&self) -> io::Result<u64> {
         // A process that only inspects the store has not mapped them. Relaxed: a look.
         if self.shape().has_single_writer() && self.current.load(Relaxed) == 0 {

@@ -144,8 +144,8 @@ impl Publication {
         Ok(self.publisher()?.is_attached_by_all(on_full))
     }
 
-    /// Publishes as many of these records as there is room for. A record is its form, its payload, and true if the
-    /// payload must be aligned.
+    /// Publishes as many of these records as there is room for, and wakes subscribers. The caller publishes the rest
+    /// once there is room. A record is its form, its payload, and true if the payload must be aligned.
     #[inline]
     pub fn publish<'a>(
         &self,
@@ -215,7 +215,7 @@ impl Publication {
         }
     }
 
-    /// Frees a block that is not needed.
+    /// Frees a block that is not needed, and wakes all that wait for room.
     pub fn free_block(&self, block: Block) {
         lock(&self.publisher).free_block(block);
         if self.topic.is_here() {
@@ -299,7 +299,8 @@ impl Publication {
         })
     }
 
-    /// Notes that an event loop has waited for the subscribers, if this is the last handle.
+    /// Notes that an event loop has waited for the subscribers, if this is the last handle, so that its drop does not
+    /// wait.
     pub fn note_waited(self: &Arc<Self>) {
         if Arc::strong_count(self) == 1 {
             self.has_waited.store(true, Relaxed);

@@ -99,7 +99,8 @@ impl Subscription {
         &self.topic
     }
 
-    /// Locks the subscriber, and attaches it to all publishers that exist now.
+    /// Locks the subscriber, and attaches it to all publishers that exist now, whose logs it maps. Raises no error for
+    /// a log that cannot be opened: `receive` reports its publisher.
     fn refreshed(&self) -> Result<MutexGuard<'_, LogSubscriber>, ObjectError> {
         self.topic.check()?;
         let mut subscriber = lock(&self.subscriber);
@@ -168,7 +169,8 @@ impl Subscription {
         Ok(self.refreshed()?.is_last_source(source))
     }
 
-    /// Ends the subscription. Pinned blocks stay pinned until [`unpin`](Self::unpin).
+    /// Ends the subscription, and wakes all sleepers of the topic. Pinned blocks stay pinned until
+    /// [`unpin`](Self::unpin).
     pub fn leave(&self) {
         if self.topic.check().is_ok() {
             lock(&self.subscriber).leave();
@@ -176,7 +178,7 @@ impl Subscription {
         }
     }
 
-    /// Ends the pin of a block.
+    /// Ends the pin of a block, and wakes publishers that wait for room.
     pub fn unpin(&self, pin: &mut Pin) {
         if pin.end() && self.topic.check().is_ok() {
             self.topic.wake_all(ROOM);

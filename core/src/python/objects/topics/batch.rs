@@ -49,7 +49,8 @@ impl UnreadBatches {
         lock(&self.0).front().is_some_and(|batch| !batch.is_empty())
     }
 
-    /// Puts a batch with unread messages before all others. Keeps the memory of any other batch for the next one.
+    /// Puts a batch with unread messages before all others. Keeps the memory of any other batch for the next one if no
+    /// batch is there.
     pub(super) fn keep(&self, mut batch: Batch) {
         let mut unread = lock(&self.0);
         if !batch.is_empty() {

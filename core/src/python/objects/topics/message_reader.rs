@@ -37,8 +37,9 @@ impl MessageReader {
         }
     }
 
-    /// Returns a message as a Python object. `last` caches the publisher, and `held` keeps the block that is read in
-    /// place.
+    /// Returns a message as a Python object. `last` caches the publisher. Moves the pin of a block that is read in
+    /// place from `message` to `held`, by which the caller reads the message again after an interruption. Raises
+    /// DecodeError.
     #[inline]
     pub(super) fn read<'py>(
         &self,
@@ -155,7 +156,7 @@ impl MessageReader {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Returns the publisher of a message as a Python object.
+    /// Returns the publisher of a message as a Python object, which the first message of a publisher makes.
     fn publisher_of(
         &self,
         py: Python<'_>,

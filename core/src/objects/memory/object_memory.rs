@@ -46,7 +46,8 @@ pub struct ObjectMemory {
 }
 
 impl ObjectMemory {
-    /// Creates memory of this shape, and writes its name to the lock file.
+    /// Creates memory of this shape, locks it against clean-ups, and writes its name to the lock file. The caller has
+    /// the entry lock. Raises EBUSY if clean-ups remove the memory again and again.
     pub(in crate::objects) fn create(
         address: &ObjectAddress,
         lock_file: &LockFile,
@@ -105,7 +106,9 @@ impl ObjectMemory {
         memory
     }
 
-    /// Opens the memory that the text of a lock file names.
+    /// Opens the memory that the text of a lock file names, and locks it against clean-ups. Raises `Foreign` for memory
+    /// that is not of this user, or that no object of this version has, and EAGAIN if a clean-up has removed the
+    /// memory.
     pub(in crate::objects) fn open(
         address: &ObjectAddress,
         text: &[u8],

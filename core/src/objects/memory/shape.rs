@@ -47,7 +47,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of an object of a kind without bounds. Returns None if the amount is out of range.
+    /// Returns the shape of an object of a kind without bounds. Returns None if the amount is out of range, and for a
+    /// queue, a topic or a connection.
     pub fn new(kind: Kind, amount: u64) -> Option<Self> {
         let fits = match kind {
             Kind::Connection | Kind::Queue | Kind::Topic => false,

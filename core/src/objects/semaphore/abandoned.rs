@@ -40,7 +40,7 @@ impl AbandonedPermits {
             })
     }
 
-    /// Removes a permit, preferably one of this owner.
+    /// Removes a permit, preferably one of this owner. Does nothing if there are none.
     pub fn forget_one(&self, owner: u64) {
         self.change(|owners| {
             let found = owners.iter().position(|&each| each == owner);

@@ -30,7 +30,7 @@ impl LockOwner {
         self.owner.load(Relaxed) == owner
     }
 
-    /// Notes that this task or thread has acquired the lock.
+    /// Notes that this task or thread has acquired the lock, once. The caller has acquired its permit.
     #[inline]
     pub fn set(&self, owner: u64) {
         self.depth.store(1, Relaxed);

@@ -42,7 +42,7 @@ impl StoreMembership {
     // --- owners ---
 
     /// Makes this process the owner of the store, unless there is an owner, and waits until living readers have
-    /// followed, for at most [`FOLLOW_TIMEOUT`]. The caller checks `may_write`.
+    /// followed, for at most [`FOLLOW_TIMEOUT`]. Does nothing if any process is the owner.
     pub(super) fn become_owner(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         let failed = || ObjectError::os("its lock file cannot be locked");

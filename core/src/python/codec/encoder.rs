@@ -68,7 +68,7 @@ impl Encoder {
         Ok(Writer::new(to, &self.checker.rules))
     }
 
-    /// Writes a value. Fails if the core cannot write a part of the value.
+    /// Writes a value. Fails if the core cannot write a part of the value: `to` may hold other parts then.
     #[inline]
     pub(crate) fn write(
         &self,
@@ -90,7 +90,8 @@ impl Encoder {
         values.iter().try_for_each(|value| writer.argument(value))
     }
 
-    /// Returns what `encode_plain` returns for `value` if that is plain, and what `otherwise` returns if not.
+    /// Returns what `encode_plain` returns for `value` if that is plain, and what `otherwise` returns if not, if values
+    /// keep their identity, or if `encode_plain` raises OverflowError.
     fn encode_by<'py>(
         &self,
         value: &Bound<'py, PyAny>,
@@ -155,7 +156,8 @@ impl Encoder {
         self.encode_by(value, plain, &self.encode_value)
     }
 
-    /// Returns the body of an array of values: bytes, or a parcel. Raises TypeError if `values` is no tuple or list.
+    /// Returns the body of an array of values: bytes, or a parcel. Raises TypeError if `values` is no tuple or list,
+    /// also for an instance of a subclass of list.
     fn encode_all<'py>(
         &self,
         py: Python<'py>,

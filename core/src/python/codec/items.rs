@@ -51,7 +51,8 @@ impl EncodedItems {
         }
     }
 
-    /// Puts all items into the queue, and waits for the owner lock for at most `timeout` nanoseconds.
+    /// Puts all items into the queue, or none if there is no room, and waits for the owner lock for at most `timeout`
+    /// nanoseconds. The caller has called `end_small` if there are large items.
     pub(crate) fn put(
         &self,
         membership: &QueueMembership,
@@ -90,7 +91,7 @@ impl EncodedItems {
         self.pieces.push(Piece::Large(large));
     }
 
-    /// Adds the small items since the last piece as a piece.
+    /// Adds the small items since the last piece as a piece, if there are any.
     pub(crate) fn end_small(&mut self) {
         let before = self.pieces.iter().map(|piece| match piece {
             Piece::Small(len) => *len,

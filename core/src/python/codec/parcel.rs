@@ -63,11 +63,12 @@ impl Parcel {
         }
     }
 
+    /// Returns the body, which is empty for a lost parcel.
     pub(crate) fn body<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyBytes> {
         self.body.bind(py)
     }
 
-    /// Replaces the buffers by other objects with the same bytes.
+    /// Replaces the buffers by other objects with the same bytes; the weight stays.
     pub(crate) fn set_buffers(&self, buffers: Bound<'_, PyTuple>) {
         let before = self.lock().replace(buffers.unbind());
         drop(before); // Not under the lock, because a destructor may run any code.

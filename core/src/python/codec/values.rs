@@ -74,7 +74,8 @@ fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
 
 impl Values {
     /// Appends a value to the small items, or returns it as an item if it is large. `index` is the position among
-    /// values that are written together. Raises what `unencodable` returns.
+    /// values that are written together. Raises what `unencodable` returns, and ValueError for a value that no queue
+    /// can hold.
     pub(crate) fn write(
         &self,
         py: Python<'_>,

@@ -75,7 +75,7 @@ pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
     }
 }
 
-/// Returns a new bytes object of `len` bytes that `fill` writes.
+/// Returns a new bytes object of `len` bytes, all of which `fill` writes: without the GIL if there are at least `LONG`.
 pub(crate) fn new_bytes<'py>(
     py: Python<'py>,
     len: usize,

@@ -15,6 +15,7 @@ thread_local!(static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::ne
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
+    /// Returns an empty buffer: a spare one of this thread, if there is one.
     #[inline]
     pub(crate) fn new() -> Self {
         Scratch(SPARE.with_borrow_mut(Vec::pop).unwrap_or_default())

@@ -40,7 +40,8 @@ pub(crate) fn send<'py>(
     }
 }
 
-/// Raises an exception in an awaitable, at the point where it is suspended, and returns the outcome of the step.
+/// Raises an exception in an awaitable, at the point where it is suspended, and returns the outcome of the step. Raises
+/// the exception itself if the awaitable has no method `throw`.
 pub(crate) fn throw<'py>(
     awaitable: &Bound<'py, PyAny>,
     exception: ThrowArguments<'py>,

@@ -6,8 +6,8 @@ use pyo3::types::PyBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Returns the instant this many seconds from now; None, which means no deadline, without a timeout or for one that is
-/// too long for an instant.
+/// Returns the instant this many seconds from now, where a negative number counts as 0; None, which means no deadline,
+/// without a timeout or for one that is too long for an instant.
 pub(crate) fn deadline(timeout: Option<f64>) -> Option<Instant> {
     let limit = Duration::try_from_secs_f64(timeout?.max(0.0)).ok()?;
     Instant::now().checked_add(limit)

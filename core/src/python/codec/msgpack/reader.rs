@@ -61,7 +61,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Returns the only value in these bytes. Fails if they hold anything else.
+    /// Returns the only value in these bytes. Fails if they hold anything else, or a value that is not of the expected
+    /// type.
     #[inline]
     pub(crate) fn decode(
         py: Python<'py>,
@@ -88,7 +89,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(value)
     }
 
-    /// Reads the next value.
+    /// Reads the next value. Fails if the value is not of the expected type.
     #[inline]
     pub(crate) fn value(
         &mut self,
@@ -108,13 +109,13 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Reads the length of an array.
+    /// Reads the length of an array, whose items follow. Fails if there are fewer bytes than items.
     #[inline]
     pub(crate) fn array(&mut self) -> Read<usize> {
         self.container(0x90, 0xdc, 1)
     }
 
-    /// Reads the length of a map.
+    /// Reads the length of a map, whose keys and values follow. Fails if there are fewer bytes than keys and values.
     #[inline]
     pub(crate) fn map(&mut self) -> Read<usize> {
         self.container(0x80, 0xde, 2)
@@ -161,7 +162,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
     }
 
-    /// Reads the bytes of a str.
+    /// Reads the bytes of a str, without a check that they are UTF-8.
     #[inline]
     pub(crate) fn str(&mut self) -> Read<&'a [u8]> {
         let tag = self.byte()?;

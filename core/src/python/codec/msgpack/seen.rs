@@ -24,6 +24,7 @@ impl SeenObjects {
         }
     }
 
+    /// Forgets all addresses.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.count = 0;

@@ -80,7 +80,8 @@ impl PendingRecords {
         }
     }
 
-    /// Begins the wait for room, and returns the argument `on_full` for attempts within this wait.
+    /// Begins the wait for room, which ends when this is dropped, and returns the argument `on_full` for attempts
+    /// within this wait.
     fn begin_wait(&self) -> OnFull {
         let waiting = self.waiting.get_or_init(|| self.publication.wait());
         waiting.on_full()
@@ -91,7 +92,8 @@ impl PendingRecords {
         result.map_err(|error| object_error(py, self.publication.membership(), error))
     }
 
-    /// Publishes further records, without the GIL if that takes long. Returns true if all are published.
+    /// Publishes further records, without the GIL if that takes long. Returns true if all are published; otherwise the
+    /// next call continues with the rest.
     pub(crate) fn advance(&self, py: Python<'_>, on_full: OnFull) -> PyResult<bool> {
         let is_long = self.small.len() >= LONG
             || (self.records.iter()).any(|record| matches!(record, Record::Large(_)));

@@ -91,7 +91,7 @@ pub fn inspect(address: &ObjectAddress) -> Result<Option<Report>, ObjectError> {
     REGISTRY.inspect(address, |object| report(&**object))
 }
 
-/// Returns a report on an object that this process has open or inspects.
+/// Returns a report on an object that this process has open or inspects, after an audit: corruption poisons the object.
 pub fn report(object: &dyn Object) -> Result<Report, ObjectError> {
     audit(object)?;
     let membership = object.membership();

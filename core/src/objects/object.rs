@@ -69,13 +69,13 @@ pub trait Object: Any + Send + Sync {
         true
     }
 
-    /// Reacts to a ring of the watcher's doorbell, before dead members are recovered.
+    /// Reacts to a change of the members or a ring of the watcher's doorbell, before dead members are recovered.
     fn before_recovery(&self) {}
 
-    /// Reacts to a ring of the watcher's doorbell, after dead members were recovered.
+    /// Reacts to a change of the members or a ring of the watcher's doorbell, after dead members were recovered.
     fn after_recovery(&self) {}
 
-    /// Poisons the object if its memory holds what would block its members for ever.
+    /// Poisons the object, and raises the error, if its memory holds what would block its members for ever.
     fn audit(&self) -> Result<(), ObjectError> {
         Ok(())
     }

@@ -5,7 +5,8 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use std::os::fd::BorrowedFd;
 
-/// The memory that a pool and one of its workers share: see [`progress`].
+/// The memory that a pool and one of its workers share: see [`progress`]. Methods raise IndexError for a slot or a
+/// coroutine that a worker does not have.
 #[pyclass(frozen, module = "shmrpc._core")]
 pub struct WorkerProgress(progress::Progress);
 

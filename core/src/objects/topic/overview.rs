@@ -49,7 +49,7 @@ pub struct Overview {
 }
 
 impl TopicMembership {
-    /// Returns the publishers and the subscribers, with their progress.
+    /// Returns the publishers and the subscribers, with their progress. Ignores the logs that this process cannot open.
     pub fn overview(&self) -> Result<Overview, ObjectError> {
         self.check()?;
         let directory = self.directory();
@@ -88,7 +88,7 @@ impl TopicMembership {
     }
 
     /// Returns the subscribers, with their progress in these publishers. A publisher is a listing, a generation, and
-    /// the number of its next record.
+    /// the number of its next record. Skips subscribers that are joining.
     pub(super) fn subscribers_of(&self, publishers: &[(usize, u64, u64)]) -> Vec<SubscriberSeen> {
         let directory = self.directory();
         let seen = |each: SeatInfo| {

@@ -189,7 +189,7 @@ impl Encoder {
         self.encode_by(values, plain, &self.encode_values)
     }
 
-    /// Clears the cache of types, because a program has registered a type.
+    /// Clears the cache of types, because a program has registered a type: `is_plain` is called anew for each type.
     fn forget(&self) {
         self.checker.forget();
     }

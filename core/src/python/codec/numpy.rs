@@ -177,7 +177,8 @@ impl NumPy {
         self.dtypes.iter().find(|each| each.text.as_bytes() == text)
     }
 
-    /// Returns a description of an array; None if its elements are no numbers, or have gaps or another order.
+    /// Returns a description of an array; None if its elements are no numbers, or have gaps or another order, or if it
+    /// has more than [`MAX_AXES`] axes.
     ///
     /// # Safety
     /// `array` is alive and exactly of the type of arrays, the GIL is held, and nothing changes the array while the

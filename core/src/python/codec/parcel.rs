@@ -196,6 +196,7 @@ impl ByteView {
         &self.owner
     }
 
+    /// Returns the address of the bytes, which is valid as long as the view.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.start
     }

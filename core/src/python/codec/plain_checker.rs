@@ -178,7 +178,8 @@ impl PlainChecker {
     }
 
     /// Runs a check, and repeats it until all types are classified. Returns the answer, or None if that depends on the
-    /// instances in `pending` alone. Raises RecursionError for a value that is nested too deep.
+    /// instances in `pending` alone. Raises RecursionError for a value that is nested too deep; returns true for such a
+    /// value if values keep their identity.
     fn check_classified(
         &self,
         py: Python<'_>,
@@ -206,7 +207,8 @@ impl PlainChecker {
         }
     }
 
-    /// Returns true if `check` finds only plain values.
+    /// Returns true if `check`, which may run several times, finds only plain values. Runs Python code for instances
+    /// and unknown types. Raises RecursionError for a value that is nested too deep, unless values keep their identity.
     pub(super) fn all_plain(
         &self,
         py: Python<'_>,
@@ -258,7 +260,8 @@ impl PlainChecker {
         }
     }
 
-    /// Asks `is_plain` for the kind of a type, and caches the answer.
+    /// Asks `is_plain` for the kind of a type, and caches the answer, unless the cache was cleared meanwhile. Drops all
+    /// other kinds if the cache is full.
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
         // SAFETY: the type of a living object lives; this takes a reference of its own.
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
@@ -282,7 +285,7 @@ impl PlainChecker {
         Ok(())
     }
 
-    /// Clears the cache of types.
+    /// Clears the cache of types. The writer writes no arrays and memoryviews until their types are classified again.
     pub(super) fn forget(&self) {
         let mut types = self.types();
         self.changes.fetch_add(1, Ordering::Relaxed);

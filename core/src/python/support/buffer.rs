@@ -211,6 +211,7 @@ impl Buffer {
     }
 
     /// Releases the memory now. The program must no longer use views of it, because their contents may change.
+    /// Idempotent.
     fn release(&self) {
         let memory = lock(&self.memory).take();
         drop(memory);
@@ -259,7 +260,7 @@ unsafe impl Export for View {
 
 #[pymethods]
 impl View {
-    /// Makes later changes stay in this process.
+    /// Makes later changes stay in this process. Raises OSError if the view cannot be mapped anew.
     fn detach(&self) -> PyResult<()> {
         self.mapping.detach().map_err(PyOSError::new_err)
     }

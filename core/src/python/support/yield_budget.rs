@@ -45,7 +45,7 @@ impl YieldBudget {
         self.end.store(clock::now() + SLICE, Relaxed);
     }
 
-    /// Ends the budget, because the task has yielded to the event loop.
+    /// Ends the budget, because the task has yielded to the event loop: it counts as spent until the next `begin`.
     fn end(&self) {
         self.end.store(0, Relaxed);
     }

@@ -36,7 +36,7 @@ impl QueueMembership {
     }
 
     /// Reserves a chunk to fill, which the caller links or frees. Returns None if there is no memory for it now, and
-    /// requests a wake-up of the writers that wait for room.
+    /// requests that the members which wait for room are woken once memory is free.
     pub fn reserve_chunk(&self, len: u64, timeout: u64) -> Result<Option<Chunk>, ObjectError> {
         let reserved = self
             .queue()?

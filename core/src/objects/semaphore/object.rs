@@ -52,7 +52,7 @@ impl Object for SemaphoreMembership {
     }
 
     /// Poisons the object, and raises the error, if the holder of a permit is no member: the permit would never be
-    /// released. Checks such a permit again for [`ORPHAN_CHECKS`] pauses.
+    /// released. Checks such a permit again for `ORPHAN_CHECKS` pauses.
     fn audit(&self) -> Result<(), ObjectError> {
         let Some(orphan) = self.find_orphan() else {
             return Ok(());

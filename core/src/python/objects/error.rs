@@ -18,7 +18,8 @@ fn name_of_user(py: Python<'_>, user: libc::uid_t) -> PyResult<String> {
     entry.getattr("pw_name")?.extract()
 }
 
-/// Returns the exception for an error of the object with this kind and name.
+/// Returns the exception for an error of the object with this kind and name: ValueError for `TooLarge`, and a class of
+/// `shmrpc.errors` for any other; or the exception that its making has raised.
 pub(crate) fn named_error(py: Python<'_>, kind: &str, name: &str, error: ObjectError) -> PyErr {
     let class = match &error {
         ObjectError::Os { .. }

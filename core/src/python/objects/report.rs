@@ -7,7 +7,8 @@ use crate::topic::Policy;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Returns a report as a dictionary. A member is (pid, start time, number of held permits or items).
+/// Returns a report as a dictionary. A member is (pid, time of joining in nanoseconds, number of held permits or
+/// items), with 0 as the pid of a process of another container.
 pub(crate) fn report_dict<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>> {
     let members = PyList::empty(py);
     for (member, held) in report.members {
@@ -42,7 +43,7 @@ fn topic_report(
     Ok((publishers, subscriber_dicts(py, topic.subscribers)?))
 }
 
-/// Returns a list with a dictionary for each subscriber.
+/// Returns a list with a dictionary for each subscriber, whose keys `Publisher.subscribers` describes.
 pub(crate) fn subscriber_dicts(
     py: Python<'_>,
     seen: Vec<SubscriberSeen>,

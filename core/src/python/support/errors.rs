@@ -125,7 +125,8 @@ pub(crate) fn os_error(error: &io::Error) -> PyErr {
     PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
 
-/// Runs `action` in a destructor without a set exception, restores the exception afterwards, and returns the result.
+/// Runs `action` in a destructor without a set exception, restores the exception afterwards, and returns the result. An
+/// exception that `action` leaves set is lost then.
 ///
 /// An object may be dropped while Python unwinds a frame that an exception has left. A call into Python then would lose
 /// that exception, or crash.

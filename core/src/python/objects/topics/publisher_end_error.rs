@@ -47,7 +47,7 @@ impl PublisherEndError {
         PublisherEndError::new("SlowConsumer", publisher, why)
     }
 
-    /// Returns the exception.
+    /// Returns the exception, which names the publisher and the topic; or the exception that its making has raised.
     #[cold]
     pub(super) fn into_error(self, py: Python<'_>, topic: &str) -> PyErr {
         let PublisherEndError {

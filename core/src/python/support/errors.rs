@@ -125,8 +125,8 @@ pub(crate) fn os_error(error: &io::Error) -> PyErr {
     PyOSError::new_err((error.raw_os_error(), error.to_string()))
 }
 
-/// Runs `action` in a destructor without a set exception, restores the exception afterwards, and returns the result. An
-/// exception that `action` leaves set is lost then.
+/// Runs `action` in a destructor without a set exception, restores the exception afterwards, and returns the result.
+/// The restored exception replaces one that `action` leaves set.
 ///
 /// An object may be dropped while Python unwinds a frame that an exception has left. A call into Python then would lose
 /// that exception, or crash.

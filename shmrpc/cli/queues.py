@@ -150,7 +150,7 @@ def put(name: str, items: tuple[str, ...], timeout: float | None) -> None:
 
 @queue.command()
 @option("-n", "--count", type=click.IntRange(min=1), help="Number of items.  [default: 1]")
-@option("--all", "all_items", is_flag=True, help="All items that wait now, and none that is put later.")
+@option("--all", "all_items", is_flag=True, help="At most as many items as wait now, without waiting for more.")
 @wait_timeout_option("all items")
 @_name_argument
 def get(name: str, count: int | None, all_items: bool, timeout: float | None) -> None:

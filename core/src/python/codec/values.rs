@@ -99,9 +99,9 @@ impl Values {
         }
         if !small.buffers.is_empty() {
             let buffers = std::mem::take(&mut small.buffers);
-            let large = LargeItem::parcel(&small.bytes[at + 8..], buffers)?;
+            let large = LargeItem::parcel(&small.bytes[at + 8..], buffers);
             small.bytes.truncate(at);
-            return Ok(Some(large));
+            return large.map(Some);
         }
         finish(&mut small.bytes, at, Form::Value);
         Ok(None)

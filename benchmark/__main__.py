@@ -97,7 +97,7 @@ def main(
     html_path: Path | None,
     png_path: Path | None,
 ) -> None:
-    """Measure what a call costs, with us and with every rival. Without a command it measures, for about 21 minutes.
+    """Measure what a call costs, with us and with every rival. Without a command it measures for 15 to 25 minutes.
 
     The quick form takes about two minutes, the full one three quarters of an hour.
     """

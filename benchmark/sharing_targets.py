@@ -11,7 +11,7 @@ from benchmark.questions.crowds import LEAST
 from benchmark.verdict import RowIndex, Target
 
 _PERMIT: Final = "shmrpc.sync.Semaphore"
-_SIGNALS: Final = "shmrpc.sync.Semaphore, signals"
+_SIGNALS: Final = "shmrpc.sync.Signal"
 
 
 def targets() -> Iterator[Target]:

@@ -144,7 +144,7 @@ NAMES: Final = (
     _name("shmrpc.Lock, uvloop", "connect_lock", "uvloop", "lock"),
     _name("shmrpc.Lock, asyncio", "connect_lock", "asyncio", "lock"),
     _name("shmrpc.sync.Lock", "connect_lock_sync", "none", "lock"),
-    _name("shmrpc.sync.Semaphore, signals", "connect_signals", "none", "signals", "serve_signals"),
+    _name("shmrpc.sync.Signal", "connect_signals", "none", "signals", "serve_signals"),
 )
 #: Our memory, which stands beside memory of the process.
 MEMORY: Final = _alone("shmrpc.memory", "our_names:connect_memory", "none", "ours")

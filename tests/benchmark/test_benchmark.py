@@ -541,8 +541,8 @@ def other_rows(*, good: bool) -> list[Row]:
         rival(acquire.NAME, acquire.THREADS, 0.3 if good else 0.29),
         made(acquire.NAME, acquire.LOOPS, "shmrpc.Semaphore, asyncio", 0.6 if good else 0.61),
         rival(acquire.NAME, acquire.LOOPS, 90),
-        made(signals.NAME, signals.BUSY, "shmrpc.sync.Semaphore, signals", 2 if good else 2.1),
-        made(signals.NAME, signals.ASLEEP, "shmrpc.sync.Semaphore, signals", 12 if good else 12.1),
+        made(signals.NAME, signals.BUSY, "shmrpc.sync.Signal", 2 if good else 2.1),
+        made(signals.NAME, signals.ASLEEP, "shmrpc.sync.Signal", 12 if good else 12.1),
         rival(signals.NAME, signals.ASLEEP, 10),
         rival(signals.NAME, signals.ASLEEP, 20),
         made(contention.NAME, "8 processes", "shmrpc.sync.Semaphore", 200, least=0.3 if good else 0.29),
@@ -588,7 +588,7 @@ def test_a_target_whose_rival_is_missing_is_not_measured() -> None:
 
 
 def test_the_best_of_no_rivals_is_not_measured() -> None:
-    own = Row(Line(signals.NAME, signals.ASLEEP), "shmrpc.sync.Semaphore, signals", "ours", [1.0])
+    own = Row(Line(signals.NAME, signals.ASLEEP), "shmrpc.sync.Signal", "ours", [1.0])
     rival = Row(Line(signals.NAME, signals.ASLEEP), "UDP", "rival", note="failed")
     assert verdicts([own]) == []
     (verdict,) = verdicts([own, rival])

@@ -788,7 +788,7 @@ def test_a_proxy_of_another_store_is_copied(s: shmrpc.sync.Store) -> None:
         assert s["it"] == s["it"] and other["it"]["a"][:1] == s["it"]["a"]
 
 
-def test_a_proxy_is_pickled_as_where_it_lies(s: shmrpc.sync.Store, other: MemberProcess) -> None:
+def test_a_proxy_is_pickled_by_its_position(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     s["it"] = {"list": [1], "set": {1}, "dict": {}}
     sent = [pickle.dumps(each) for each in (s["it"], s["it"]["list"], s["it"]["set"])]
     other.do(f"import pickle; s = sync.attach({OURS!r}); got = [pickle.loads(each) for each in {sent!r}]")

@@ -227,7 +227,7 @@ def test_a_forged_file_changes_nothing(runtime: Path, tmp_path: Path, forged: st
         assert store.copy() == {"list": [1]}
         path.write_bytes(_forged(DICT + _cell(4 << 48)))
         store.load(path)
-        assert store.copy() == {"k": None}, "the same without the lie is read"
+        assert store.copy() == {"k": None}, "the same without the corruption is read"
 
 
 def test_a_class_with_other_fields_raises_and_an_unknown_one_when_it_is_read(runtime: Path, tmp_path: Path) -> None:

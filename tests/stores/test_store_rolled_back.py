@@ -317,7 +317,7 @@ class Program:
         return None
 
     def live(self) -> set[tuple[int, int]]:
-        """Where the containers lie that are there."""
+        """Return the positions of the containers that exist."""
         places, left = set(), [self.s["root"]]
         while left:
             each = left.pop()

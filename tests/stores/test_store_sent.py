@@ -45,7 +45,7 @@ OBJECTS = ["dict", "list", "set", "player", "slots", "open", "Metrics"]
 
 @pytest.mark.parametrize("key", OBJECTS)
 @pytest.mark.parametrize("reader", CODECS)
-def test_an_object_travels_as_where_it_lies(s: shmrpc.sync.Store, codec: Codec, reader: CodecName, key: str) -> None:
+def test_an_object_travels_by_its_position(s: shmrpc.sync.Store, codec: Codec, reader: CodecName, key: str) -> None:
     body = codec.encode({"nested": [(s[key], s[key])]})
     first, second = get_codec(reader).decode(body)["nested"][0]
     assert type(first) is type(second) is type(s[key])
@@ -102,7 +102,7 @@ def test_a_store_itself_is_not_sent(s: shmrpc.sync.Store, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "corrupt",
     [
         [],
         ["it"],
@@ -117,9 +117,9 @@ def test_a_store_itself_is_not_sent(s: shmrpc.sync.Store, codec: Codec) -> None:
     ],
     ids=str,
 )
-def test_a_reference_that_cannot_be_one_is_unreadable(s: shmrpc.sync.Store, codec: Codec, lie: list[Any]) -> None:
+def test_a_reference_that_cannot_be_one_is_unreadable(s: shmrpc.sync.Store, codec: Codec, corrupt: list[Any]) -> None:
     with pytest.raises(UNREADABLE):
-        codec.decode(_reference(codec, [OURS if each == "it" else each for each in lie]))
+        codec.decode(_reference(codec, [OURS if each == "it" else each for each in corrupt]))
 
 
 def _reference(codec: Codec, payload: list[Any]) -> bytes:

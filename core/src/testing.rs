@@ -55,6 +55,13 @@ impl Child {
         self.0
     }
 
+    /// Return true if the process sleeps in the kernel.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
+        let state = stat.rsplit(") ").next().unwrap();
+        state.starts_with('S')
+    }
+
     /// Return true if the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         // SAFETY: zeros are a valid `siginfo_t`, which is written. The child can be waited for again.

@@ -111,6 +111,10 @@ impl Shared {
             }
         });
         self.until_asleep(member);
+        // Between its announcement and its sleep, the sleeper checks for an item once more, and would need no wake-up.
+        while !child.is_asleep() {
+            thread::yield_now();
+        }
         child
     }
 

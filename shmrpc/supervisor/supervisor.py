@@ -116,9 +116,9 @@ class Supervisor:
         return worker
 
     def _on_imported(self, worker: WorkerProcess) -> None:
-        """Claim the names of the services, let the worker serve, and start the other workers after the first one.
+        """Claim the names of the worker's services, let the worker serve, and start the others after the first worker.
 
-        Ends the worker if a name cannot be claimed.
+        If a name cannot be claimed, record the error as the worker's failure, and order the worker to end.
         """
         try:
             for service in worker.offers if self._config.accepts_sockets else ():
@@ -155,9 +155,12 @@ class Supervisor:
             self._ended.set()
 
     def _on_worker_exit(self, worker: WorkerProcess) -> None:
-        """Replace a worker that has ended, unless it was ordered to end, or was a successor that never served.
+        """Log the end of a worker, and start another one in its place.
 
-        Stops with an error if the worker exited before any worker served, or after too many quick deaths in a row.
+        Starts no worker if the supervisor stops, if the worker was ordered to end and has not failed, or if the
+        worker was a successor that never served: the old worker still serves. Stops the supervisor with an error if a
+        worker exited before any worker served. After too many quick deaths in a row, stops with an error, or waits for
+        a change if the supervisor keeps trying.
         """
         how = f"worker {worker.pid} {worker.exit_description}"
         if self._is_stopping and worker.was_forced and not self._failure:
@@ -204,7 +207,10 @@ class Supervisor:
             self._drain()
 
     def _drain(self) -> None:
-        """Order all workers to end gracefully. New clients are refused, and may try again."""
+        """Order all workers to end gracefully, cancel a restart, and end the supervisor if no worker is left.
+
+        From now on, the supervisor refuses new clients, with the reason that the server is draining.
+        """
         self._is_stopping = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -223,7 +229,10 @@ class Supervisor:
             self._restarting = self._loop.create_task(self._restart())
 
     async def _restart(self) -> None:
-        """Replace all workers, again as long as restarts were requested in the meantime."""
+        """Replace all workers and release names that no worker offers; repeat while further restarts are requested.
+
+        If a worker cannot be started, log the error and keep the present workers.
+        """
         try:
             while self._restart_again:
                 self._restart_again = False
@@ -269,7 +278,11 @@ class Supervisor:
 
     @property
     def _is_gathering(self) -> bool:
-        """True while clients wait for all first workers to start: the first ready worker must not get all clients."""
+        """True while clients wait until all first workers are ready.
+
+        Without this wait, the first ready worker would get all clients. False at the latest ``_GATHER_SECONDS`` after
+        the first worker was ready.
+        """
         return (
             self._has_served
             and self._announce is not None
@@ -315,7 +328,11 @@ class Supervisor:
         return StatusReport(service, os.getpid(), router.uptime, endpoints, connections, health, workers)
 
     def _health(self, service: str) -> Health:
-        """Return the health of a service."""
+        """Return the health of a service.
+
+        The health is "draining" while the supervisor stops, "serving" if a worker can take a client, otherwise
+        "starting".
+        """
         return "draining" if self._is_stopping else "serving" if self._available_workers(service) else "starting"
 
     async def _monitor_workers(self) -> None:
@@ -338,7 +355,11 @@ class Supervisor:
 
 
 def _load_order(worker: WorkerProcess) -> tuple[bool, int, float, float]:
-    """Return the sort key of a worker: new workers first during a restart, then by load. CPU counts in tenths."""
+    """Return the sort key of a worker; the worker with the least key gets the next client.
+
+    New workers come before outdated ones during a restart. Then the key is the number of clients, the recent CPU use in
+    steps of a tenth, and the time at which the worker last took a client.
+    """
     return worker.is_outdated, worker.clients, round(worker.recent_cpu, 1), worker.last_adopted_at
 
 

@@ -87,13 +87,13 @@ class SupervisedWorker:
                 self._report_handle.cancel()
 
     def _handle_signals(self) -> None:
-        """Stop gracefully on SIGTERM, at once on SIGQUIT."""
+        """Install signal handlers: SIGTERM stops the server gracefully, and SIGQUIT stops the server at once."""
         # A second SIGTERM may be the same event as the first, sent by the supervisor and to the whole process group, so
         # only SIGQUIT stops at once.
         self._runner.handle_signals([signal.SIGTERM], at_once=[signal.SIGQUIT])
 
     def _on_ready(self) -> None:
-        """Notify the supervisor that the worker serves."""
+        """Have the server report changes of its connections, and notify the supervisor that the worker serves."""
         self._server.watch(self._schedule_report)
         self._send(messages.Serving())
 
@@ -122,7 +122,12 @@ class SupervisedWorker:
         return (messages.decode_supervisor_message(packet), descriptors) if packet else None
 
     def _on_message(self) -> None:
-        """Receive and handle one message of the supervisor; drain at the end of the connection."""
+        """Receive and handle one message of the supervisor, if one has arrived.
+
+        Answers a status query, asks surplus clients to reconnect to another worker, or adopts a client. Logs the loss
+        of a client whose descriptor did not arrive. Drains the server at the end of the connection, because the
+        supervisor orders that, or has died.
+        """
         try:
             received = self._receive_message()
         except BlockingIOError:
@@ -149,7 +154,10 @@ class SupervisedWorker:
         self._schedule_report()
 
     def _send_status_reply(self) -> None:
-        """Send a status reply; try again later if the socket is full."""
+        """Answer a status query: the reply, which is empty, shows that the worker runs and accepts clients.
+
+        If the socket is full, try again after ``_RETRY`` seconds.
+        """
         if not self._send(messages.StatusReply()):
             self._loop.call_later(_RETRY, self._send_status_reply)
 
@@ -175,7 +183,10 @@ class SupervisedWorker:
 
 
 def main() -> None:
-    """Run the worker process, whose first argument is the descriptor of its socket."""
+    """Run the worker process, whose first argument is the descriptor of its socket to the supervisor.
+
+    Ignore SIGINT and SIGHUP, which the supervisor handles; exit at once on SIGQUIT until the loop handles the signal.
+    """
     # A terminal sends these signals to all processes. The supervisor decides what they do.
     numbers = [signal.SIGINT, signal.SIGHUP]
     for number in numbers:

@@ -24,7 +24,12 @@ _FailureKey = tuple[str, str]
 
 
 def is_expected(error: BaseException) -> bool:
-    """Return True if only the caller needs this error: the endpoint raised it on purpose, or did not cause it."""
+    """Return True if an error is of use only to the caller, so that the server need not log it as a failure.
+
+    These errors are the ones that the endpoint raised on purpose (ApplicationError or a registered class), a
+    cancellation, and rejections of the call. A rejection of the result, which cannot be encoded or is too large, is a
+    mistake of the endpoint: return False.
+    """
     if isinstance(error, CallRejected):
         return error.kind not in _MISTAKES
     if isinstance(error, (ApplicationError, InvalidArguments, asyncio.CancelledError)):

@@ -98,15 +98,26 @@ class Call(msgspec.Struct, eq=False):
         return self._reply_metadata
 
     def part(self) -> Call:
-        """Return a new call with the same endpoint and deadline, which shares the metadata of this one."""
+        """Return a call for a part of this batch: without an id, with the same endpoint and deadline.
+
+        Its metadata, if any, and its reply metadata are the dicts of this call, not copies.
+        """
         return Call(self._peer, self.endpoint, 0, self.deadline, self._metadata, self.reply_metadata)
 
     def empty(self, shape: int | tuple[int, ...], dtype: numpy.typing.DTypeLike = "float64") -> numpy.ndarray[Any, Any]:
-        """Return a new NumPy array in shared memory, for a result without a copy; see :meth:`shmrpc.Client.empty`."""
+        """Return a new NumPy array in shared memory, with undefined contents, for a result without a copy.
+
+        See :meth:`shmrpc.Client.empty`. Raises SharedMemoryError if there is no room, ImportError without NumPy, and
+        TypeError or ValueError for an invalid dtype or shape.
+        """
         return empty_array(self._peer.allocate, shape, dtype)
 
     def buffer(self, size: int) -> memoryview:
-        """Return writable shared memory, for a result without a copy; see :meth:`shmrpc.Client.buffer`."""
+        """Return ``size`` writable bytes of shared memory, with undefined contents, for a result without a copy.
+
+        See :meth:`shmrpc.Client.buffer`. Raises SharedMemoryError if there is no room, and ValueError for a negative
+        size.
+        """
         return empty_buffer(self._peer.allocate, size)
 
     def remaining(self) -> float | None:

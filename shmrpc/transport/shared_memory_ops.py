@@ -26,7 +26,10 @@ class SharedMemoryOps(Protocol):
         ...
 
     def allocate(self, size: int, /) -> Any:
-        """Allocate ``size`` bytes that can be lent to the peer. Raises SharedMemoryError."""
+        """Allocate memory of ``size`` bytes or more that can be lent to the peer, and return an object with its buffer.
+
+        Raises SharedMemoryError if ``max_memory`` is exhausted or the memory cannot be allocated.
+        """
         ...
 
 
@@ -47,7 +50,7 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Send a request without spinning for its reply. Returns False if it waits for room."""
+        """Send a request without spinning for its reply. Returns False if the request waits in a backlog for room."""
         ...
 
     def listen(self) -> None:

@@ -78,7 +78,10 @@ class CallRejected(Exception):
 
 
 def unreadable_call(prefix: str, why: object) -> CallRejected:
-    """Return the rejection of a call that cannot be decoded: as overloaded if its memory could not be mapped."""
+    """Return the rejection of a call that cannot be decoded, with the text "prefix: why".
+
+    The kind is "overloaded" if the memory of the call could not be mapped, otherwise "arguments".
+    """
     return CallRejected("overloaded" if isinstance(why, Unmapped) else "arguments", f"{prefix}: {why}")
 
 
@@ -122,9 +125,10 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def _describe_members(failure: Failure, group: BaseExceptionGroup[Any], left: list[int], depth: int) -> None:
-    """Add the exceptions of a group to its failure, at most ``left[0]`` of them, and decrease ``left[0]``.
+    """Set the message and the exceptions of a group's failure, and those of the groups in it.
 
-    If that leaves out exceptions, a last one gives their number.
+    Adds at most ``left[0]`` exceptions, and decreases ``left[0]`` for each. If exceptions are left out, a last one
+    gives their number. Groups more than ``MAX_GROUPS`` deep are added without their members.
     """
     failure.message = _shorten(group.message)
     failure.exceptions = []
@@ -159,7 +163,12 @@ def _describe_one(error: BaseException) -> Failure:
 
 
 def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
-    """Return the encoded ``value`` of a failure, or None, and a remark about parts that cannot be sent."""
+    """Return the encoded ``value`` of a failure, and a remark for its traceback about parts that cannot be sent.
+
+    The value is the exception itself if its class is registered, the details of an ApplicationError, or else the parts
+    that the base class takes. A RemoteError that this process could not decode passes on the value that it came with.
+    The value is None if it cannot be encoded, or if the receiver could not rebuild the message from the parts.
+    """
     kind = type(error)
     if isinstance(error, errors.RemoteError):
         if error._unread is not None:
@@ -186,7 +195,10 @@ def _encode_value(error: BaseException) -> tuple[bytes | None, str]:
 
 
 def _encode_details(details: dict[str, Any]) -> tuple[bytes | None, str]:
-    """Return the encoded details of an ApplicationError, and a remark about details that cannot be sent."""
+    """Return the encoded details of an ApplicationError, without those that cannot be sent.
+
+    Also return a remark that names the details left out; "" if there are none.
+    """
     try:
         return encode_inline(details), ""
     except Exception:
@@ -229,7 +241,11 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _format_hop(error: errors.RemoteError) -> str:
-    """Format the part that this process adds to the traceback of an exception from another process."""
+    """Return the text that this process adds to the traceback of an exception from another process.
+
+    The text has the cause or context of the exception, the frames that passed it on without those of shmrpc, and the
+    notes that were added here; "" if there are none.
+    """
     before, words = error.__cause__, "The above exception was the direct cause of this:"
     if before is None and not error.__suppress_context__:
         before, words = error.__context__, "It was passed on during handling of the above exception:"
@@ -259,7 +275,11 @@ _OMISSION = re.compile(r"\n… (\d+) characters left out …\n")
 
 
 def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
-    """Replace the middle of a long text by a note of the number of characters left out, earlier ones included."""
+    """Return a text of at most about ``limit`` characters, with the middle of a longer one replaced by a note.
+
+    The note gives the number of characters left out, including those of notes that it replaces. Characters that UTF-8
+    cannot encode are escaped.
+    """
     if len(text) > limit:
         before = sum(int(found[1]) - len(found[0]) for found in _OMISSION.finditer(text))
         half = (limit - 50) // 2
@@ -310,7 +330,12 @@ def _member_errors(failures: list[Failure], left: list[int], depth: int) -> list
 
 
 def _raised_error(failure: Failure, exceptions: list[Exception]) -> errors.RemoteError:
-    """Return the exception that an endpoint raised, as a group if there are ``exceptions``."""
+    """Return the RemoteError for an exception that an endpoint raised, as a group if there are ``exceptions``.
+
+    The error is also an instance of the registered class, ApplicationError or builtin class that was raised. If this
+    process cannot decode a registered exception, the error keeps the encoded value, and its text says which name to
+    register.
+    """
     value, raised, hint = None, None, ""
     if failure.value is not None:
         try:

@@ -74,13 +74,20 @@ class LoopConnection(Connection):
     def start(
         self, pending: Mapping[int, Any], on_frame: OnFrame, on_end: OnEnd, on_go_away: Callable[[], None]
     ) -> None:
-        """Pass frames that no exchange() has returned to ``on_frame`` from now on, and the end to ``on_end``."""
+        """Deliver frames to ``on_frame`` from now on, except the frames that exchange() returns.
+
+        See :meth:`Connection.start` for the arguments. The loop watches the connection from its next iteration on.
+        """
         super().start(pending, on_frame, on_end, on_go_away)
         # Nothing arrives before the next iteration, and the first call need not wait for eight system calls.
         self._watching = self._loop.call_soon(self._watch)
 
     def _watch(self) -> None:
-        """Have the loop report packets and rings of the server; end the connection soon if the loop cannot."""
+        """Have the loop watch the control socket and the doorbell of the connection.
+
+        If the loop cannot, end the connection after ``UNWATCHED_TIMEOUT`` seconds. If a signal handler raises, try
+        again in the next iteration.
+        """
         self._watching = None
         if not self._open:
             return
@@ -225,7 +232,11 @@ class LoopConnection(Connection):
         return part[0]
 
     def _drain(self) -> None:
-        """Take a limited number of arrived frames. With ``polls_items``, leave those that arrive meanwhile."""
+        """Take at most about ``MAX_FRAMES_PER_TURN`` arrived frames.
+
+        Passes runs of items of routed calls to their feeds, and other frames to ``on_frame``. With ``polls_items``,
+        stop after an item of a stream once all frames that had arrived at the last check are taken.
+        """
         receive, on_frame, left = self.channel.receive, self._on_frame, MAX_FRAMES_PER_TURN
         feeds = self._feeds
         frame: Frame | None
@@ -256,12 +267,17 @@ class LoopConnection(Connection):
             raise
 
     def _on_kept_packets(self) -> None:
-        """Handle the packets that an exception has left unhandled."""
+        """Handle the packets that an exception has left unhandled, and then a packet that has arrived meanwhile."""
         if self._open:
             self._on_control()
 
     def _handle_packet(self, packet: bytes) -> None:
-        """Handle a packet of the server. Idempotent."""
+        """Handle a packet of the server, or the end of its socket. Idempotent.
+
+        If the server announces that it takes no new calls, notify the session. If the server ends the connection,
+        deliver the frames that have arrived, then end the connection for the reason in the packet. If the packet is
+        malformed, end the connection with a fault.
+        """
         try:
             end = parse_close_packet(packet, f"server of {self.service!r}", self.pid)
         except RemoteProtocolError as error:

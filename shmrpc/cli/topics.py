@@ -172,7 +172,10 @@ def _print_rates(name: str) -> None:
 def publish(name: str, messages: tuple[str, ...], timeout: float | None) -> None:
     """Publish messages in the topic NAME: the arguments, or else the lines of standard input.
 
-    If one of the arguments is malformed, no message is published. Only present subscribers get the messages.
+    If one of the arguments is malformed, no message is published. A malformed line ends the command after the messages
+    of the lines before it. Only present subscribers get the messages; without any, the command prints a note.
+
+    If a message is malformed or finds no room in time, the command prints the number of messages published so far.
     """
     done, raw = 0, report_for(name, "topic").raw
     with sync.topic(name, raw=raw) as found:

@@ -63,14 +63,18 @@ class ObjectReport:
 def members(name: str) -> list[Member]:
     """Return the processes that have a shared object of this name open; an empty list if there are none.
 
-    Raises LocalProtocolError if the directory of shared objects is not safe.
+    Raises ValueError or TypeError for an invalid name, and LocalProtocolError if the directory of shared objects is not
+    safe.
     """
     report = inspect_object(name)
     return [] if report is None else report.members
 
 
 def inspect_object(name: str) -> ObjectReport | None:
-    """Return the state of an object; None if it has no members. Raises as :func:`members` does."""
+    """Return the state of the object of this name without opening the object; None if it has no members.
+
+    Raises the errors of :func:`members`.
+    """
     for path in lock_files.list_lock_files(name):
         if (report := _inspect(name, path)) is not None:
             return report
@@ -78,7 +82,11 @@ def inspect_object(name: str) -> ObjectReport | None:
 
 
 def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
-    """Return the state of all objects that have members. Call ``on_error(text)`` for each unreadable object."""
+    """Return the states of all objects that have members, without opening them.
+
+    Call ``on_error(text)`` for each object whose state cannot be read, and leave that object out. Raises
+    LocalProtocolError if the directory of shared objects is not safe.
+    """
     reports = []
     for name, path in lock_files.list_names():
         try:

@@ -37,7 +37,11 @@ def received_texts(kind: Any) -> list[str]:
 
 
 def sent_texts(kind: Any) -> list[str]:
-    """Return the texts of the types that may be sent for a class; "Any" if it is unknown or registered."""
+    """Return the texts of the types whose values a caller may send for a class.
+
+    A float may be sent for a complex number, and a str for a path. Returns "Any" if the class is unknown or registered,
+    or if its instances arrive as another class.
+    """
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or registry.entry_of(cls) is not None:
         return ["Any"]
@@ -51,7 +55,11 @@ def sent_texts(kind: Any) -> list[str]:
 
 
 def enum_text(cls: type[enum.Enum]) -> str:
-    """Return the text of the type of an enum's values, which travel in place of the members."""
+    """Return the text of the type of an enum's values, which travel in place of the members.
+
+    Returns "int" for a flag or an empty enum; otherwise a Literal of the values that it can hold, and the types of the
+    others.
+    """
     if issubclass(cls, enum.Flag) or not len(cls):
         return "int"
     values = [member.value for member in cls]

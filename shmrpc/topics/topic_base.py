@@ -78,7 +78,10 @@ def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_
 
 
 def open_topic(name: str, raw: bool) -> _core.SharedObject:
-    """Open a topic, and make it if no process has it open. Raises TypeError if ``raw`` is no bool."""
+    """Open a topic, and make it if no process has it open.
+
+    Raises TypeError if ``raw`` is no bool, and the errors of ``open_object``, for example NameConflict.
+    """
     check_flag(f"topic {name!r}: raw", raw)
     return open_object(name, "topic", 0, raw=raw)
 
@@ -111,13 +114,22 @@ class TopicBase(NotConstructible, Handle):
         return handle
 
     def publish_nowait(self, value: Any) -> None:
-        """Publish a value. Raises TopicFull if there is no room."""
+        """Publish a value without a wait.
+
+        Raises TopicFull if there is no room now, EncodeError if the value cannot be encoded, ValueError if there can
+        never be room for it, and LocalProtocolError if the handle is closed.
+        """
         records = self._native.publish_now(value)
         if records is not None:
             self._raise_full(records, "now")
 
     def publish_many_nowait(self, values: Iterable[Any]) -> None:
-        """Publish values in order. Raises TopicFull if there is no room for all, after publishing the first ones."""
+        """Publish values in order, without a wait.
+
+        Raises TopicFull if there is no room for all of them now, after publishing the first ones. Raises the other
+        errors of :meth:`publish_nowait` before any value is published, and TypeError for a str or bytes in place of an
+        iterable.
+        """
         check_many("publish_many_nowait()", values)
         records = self._native.publish_many_now(values)
         if records is not None:
@@ -129,7 +141,10 @@ class TopicBase(NotConstructible, Handle):
 
     @property
     def published(self) -> int:
-        """The number of messages that this process has published, which is the ``seq`` of the next one."""
+        """The number of messages that this process has published, which is the ``seq`` of the next one.
+
+        Raises LocalProtocolError if the handle is closed.
+        """
         return self._native.stats()[0]
 
     def close(self) -> None:
@@ -153,6 +168,7 @@ class TopicBase(NotConstructible, Handle):
             )
 
     def _describe_role(self) -> str:
+        """Return the limits of this publisher as text for ``repr()``."""
         return f", publishes with high_watermark={self._limits.high_watermark}, max_memory={self._limits.max_memory}"
 
     def _check_can_reserve(self) -> None:

@@ -69,6 +69,7 @@ def _write_value(pa: Any, sink: Any, value: Any) -> None:
 
 
 def _is_arrow_class(kind: type) -> bool:
+    """Return True if a module of pyarrow defines the class."""
     return kind.__module__.partition(".")[0] == "pyarrow"
 
 
@@ -141,7 +142,10 @@ def _import_pyarrow(what: str) -> Any:
 
 
 def _wrap_buffer(pa: Any, data: Data) -> Any:
-    """Return an Arrow buffer over data, and record the block under it."""
+    """Return a pyarrow buffer over data, without a copy.
+
+    If the data is a block, record it by the address of the buffer until the buffer is freed.
+    """
     buffer = pa.py_buffer(data)
     if is_block(data):
         _blocks[buffer.address] = data

@@ -30,8 +30,8 @@ impl LoopWaiter {
         }
     }
 
-    /// Calls `operate` with the slot, unless that is freed. Raises an error in a forked child, and for a slot that
-    /// another process has overwritten.
+    /// Calls `operate` with the slot, or does nothing if the slot is freed. Raises an error in a forked child, and for
+    /// a slot that another process has overwritten.
     fn with(
         &self,
         py: Python<'_>,
@@ -48,8 +48,8 @@ impl LoopWaiter {
 }
 
 impl LoopWaiter {
-    /// Announces that the loop is about to sleep, and makes the descriptor readable at once if `is_ready` then returns
-    /// true.
+    /// Withdraws an earlier announcement, announces that the loop is about to sleep, and makes the descriptor readable
+    /// at once if `is_ready` then returns true.
     pub(crate) fn arm(&self, py: Python<'_>, is_ready: impl Fn() -> bool) -> PyResult<()> {
         self.with(py, |sleeper| {
             sleeper.withdraw()?;
@@ -64,7 +64,7 @@ impl LoopWaiter {
 
 #[pymethods]
 impl LoopWaiter {
-    /// Returns the descriptor.
+    /// Returns the number of the descriptor, also after the slot was freed.
     pub(crate) fn fileno(&self) -> i32 {
         self.descriptor
     }
@@ -87,7 +87,8 @@ impl LoopWaiter {
         self.with(py, LoopSlot::withdraw)
     }
 
-    /// Ends the wait, and passes a wake-up that has arrived meanwhile on to the next sleeper.
+    /// Withdraws the announcement because the wait ends. If this slot was woken meanwhile, wakes the next sleeper
+    /// instead.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, LoopSlot::cancel)
     }

@@ -78,8 +78,8 @@ impl ClaimedItem {
         values.read_parcel(py, body, PyTuple::new(py, buffers)?, number, false)
     }
 
-    /// Returns the value of the item, whose arrays the receiver may write. `number` is the number of the item, for
-    /// errors.
+    /// Returns the value of the item, which refers to no memory of the queue, and whose arrays the receiver may write:
+    /// each array is a copy. `number` is the number of the item, for errors.
     pub(crate) fn read_owned<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -123,7 +123,8 @@ impl ClaimedItem {
         }
     }
 
-    /// Returns a copy of the body of a parcel, and its buffers in place.
+    /// Returns a copy of the body of a parcel, and its buffers in place. Raises RemoteProtocolError if the layout of
+    /// the parcel is corrupt.
     fn parcel_in_place<'py>(
         self: &Arc<Self>,
         py: Python<'py>,

@@ -47,8 +47,8 @@ impl ReservationRequest {
         LargeItem::to_fill(len, body).map(ReservationRequest)
     }
 
-    /// Reserves the memory, and waits for the owner lock for at most `timeout` nanoseconds. Returns None if there is no
-    /// memory now.
+    /// Reserves the memory, and returns its chunk; None if there is no memory now. Waits for the owner lock for at most
+    /// `timeout` nanoseconds.
     pub(crate) fn reserve(
         &self,
         membership: &QueueMembership,
@@ -84,6 +84,7 @@ impl ReservationRequest {
 
 // SAFETY: mapped and writable for as long as this object.
 unsafe impl Export for Reservation {
+    /// Returns the memory that the program fills. The memory stays mapped after the item was put. Never fails.
     fn memory(&self) -> PyResult<Memory> {
         Ok(Memory {
             address: self.address,
@@ -95,8 +96,8 @@ unsafe impl Export for Reservation {
 
 #[pymethods]
 impl Reservation {
-    /// Puts the item. Returns False if there is no room for another one: the memory stays reserved. Raises
-    /// QueueShutDown.
+    /// Puts the item. Returns False if there is no room for another one: the memory stays reserved. Puts nothing if the
+    /// memory is no longer reserved. Raises QueueShutDown.
     fn put_now(&self, py: Python<'_>) -> PyResult<bool> {
         let membership = &self.membership;
         let outcome = attempt(py, membership, |timeout| {
@@ -111,6 +112,7 @@ impl Reservation {
     }
 
     /// Waits in a thread until the item is put. Returns True; False after the timeout, None if waits were stopped.
+    /// Raises QueueShutDown.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<bool>> {
         let queue = (self.object.get(), &*self.membership);
         wait_to_put(py, queue, 1, timeout, || {
@@ -120,7 +122,7 @@ impl Reservation {
         })
     }
 
-    /// Frees the memory, unless the item was put. Idempotent.
+    /// Frees the memory, unless the item was put. Idempotent. Ignores errors.
     fn give_up(&self, py: Python<'_>) {
         if let Some(chunk) = lock(&self.chunk).take() {
             // The next operation on the queue raises any error.

@@ -93,7 +93,8 @@ fn unencodable_text_error(text: &Bound<'_, PyString>, error: PyErr) -> PyErr {
     made().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Converts an object of a type that the core knows to a value; None for a container or an unknown type.
+/// Converts None, or an object whose type is exactly bool, int, float, str or bytes, to a value. Returns None for any
+/// other object. Raises EncodeError for a text with lone surrogates.
 #[inline]
 pub(super) fn plain<'k, 'py>(
     object: &Bound<'py, PyAny>,
@@ -146,7 +147,7 @@ fn int_value<'k>(int: &Bound<'_, PyInt>) -> PyResult<Value<'k>> {
     Ok(Value::Blob(Type::Int, Bytes::Owned(bytes)))
 }
 
-/// Converts the bytes of a large int back.
+/// Returns the int of these two's complement bytes, which are little-endian.
 #[cold]
 pub(super) fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let signed = PyDict::new(py);
@@ -156,7 +157,8 @@ pub(super) fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, 
         .call_method(intern!(py, "from_bytes"), bytes, Some(&signed))
 }
 
-/// Converts a cell to an object.
+/// Converts a cell that holds its whole value to an object; an empty cell to None. Raises DecodeError for a text that
+/// is not UTF-8, and TypeError for a reference or a corrupt cell.
 #[inline]
 pub(crate) fn cell_to_python(py: Python<'_>, cell: Cell) -> PyResult<Bound<'_, PyAny>> {
     Ok(match cell.content() {

@@ -60,8 +60,10 @@ impl ClientRequests {
 impl ClientRequests {
     /// Runs a request of the client `key`, and writes the reply to `reply`. The body of the request is `whole`, or
     /// `short` without one. Drops `whole` once it is read: the values keep the buffers that they need. Returns the
-    /// outcome; `Unsupported` leaves all as it was. Afterwards the request is still the current call. Raises no error
-    /// of the function, which becomes the reply or is recorded.
+    /// outcome. The outcome is `Unsupported`, and nothing has changed, if this is closed, if the core cannot run the
+    /// handler or read the request, if the id is in use, or if the call has to wait for others of the client. After
+    /// any other outcome the request is still the current call. Raises no error of the function: the error becomes the
+    /// reply, or is recorded for a one-way call.
     #[inline]
     #[allow(clippy::too_many_arguments)] // In one place.
     pub(crate) fn run<'py>(
@@ -137,7 +139,7 @@ impl ClientRequests {
         }
     }
 
-    /// Sends the reply for a call that has failed.
+    /// Sends `error` as the reply to the call `id` of the client `key`.
     #[cold]
     pub(crate) fn fail(
         &self,

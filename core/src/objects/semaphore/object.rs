@@ -38,10 +38,12 @@ impl Object for SemaphoreMembership {
         self
     }
 
+    /// Returns true if tasks or threads of this process hold permits whose handles are gone.
     fn must_stay_open(&self) -> bool {
         self.abandoned.exist() && self.count_held_here() > 0
     }
 
+    /// Releases all permits of this process. Returns None, because no guard is needed.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         self.permits.release_all(self.members().self_id());
         None
@@ -51,8 +53,9 @@ impl Object for SemaphoreMembership {
         self.permits.recover(slot);
     }
 
-    /// Poisons the object, and raises the error, if the holder of a permit is no member: the permit would never be
-    /// released. Checks such a permit again for `ORPHAN_CHECKS` pauses.
+    /// Poisons the object, and returns the error, if the holder of a permit is no member: the permit would never be
+    /// released. Checks the permit again after each of `ORPHAN_CHECKS` pauses, and returns Ok once the permit is no
+    /// longer found.
     fn audit(&self) -> Result<(), ObjectError> {
         let Some(orphan) = self.find_orphan() else {
             return Ok(());
@@ -76,10 +79,12 @@ impl Object for SemaphoreMembership {
         set == PERMITS && self.permits.count_free() > 0
     }
 
+    /// Returns the time for which permits are still reserved for long waiters; None if they are not.
     fn next_change(&self) -> Option<Duration> {
         self.reserved_for()
     }
 
+    /// Returns the word of the sole spinner of the set of permits if there is only one permit, otherwise None.
     fn sole_spinner(&self, set: usize) -> Option<&AtomicU64> {
         (set == PERMITS && self.has_one_permit()).then(|| self.spinner())
     }

@@ -33,9 +33,10 @@ pub const POLL_PAUSE: Duration = Duration::from_micros(200);
 pub const OWNERS_SHIFT: u32 = 32;
 
 impl StoreMembership {
-    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, or None
-    /// unless they are later than those of mark `known`. Waits for at most `timeout` nanoseconds, then raises
-    /// ETIMEDOUT, if the owner does not show its contents.
+    /// Returns the contents of the owner. Without an owner, returns the last contents that any member has, or None if
+    /// no contents are later than those of mark `known`. Waits for at most `timeout` nanoseconds for an owner that does
+    /// not show its contents, and then fails with ETIMEDOUT. Fails at once if the owner is in another container, whose
+    /// processes cannot be read, or if the lock file cannot be read.
     pub(super) fn find_contents(
         &self,
         known: u64,
@@ -69,7 +70,7 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the last contents that any member has, or None unless they are later than those of mark `known`.
+    /// Returns the last contents that any member has, or None if no contents are later than those of mark `known`.
     fn last_contents(&self, known: u64) -> Option<(File, OwnerHeader)> {
         let members = self.members();
         let holders = members

@@ -59,8 +59,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Ends a savepoint. Undoes the changes since then unless `is_kept`, and returns the pages that were backed since
-    /// then.
+    /// Ends a savepoint. Unless `is_kept`, undoes the changes since the savepoint, and returns the pages that were
+    /// backed since then to the system.
     pub fn end_savepoint(
         &self,
         pending: &mut PendingTransaction,
@@ -76,7 +76,7 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Undoes all changes since a savepoint.
+    /// Undoes all changes since a savepoint, and returns the pages that were backed since then to the system.
     fn roll_back_to(&self, pending: &mut PendingTransaction, savepoint: &Savepoint) {
         let undo = pending.undo.as_mut();
         let undone = undo.map(|undo| undo.split_off(savepoint.undo.min(undo.len())));
@@ -283,7 +283,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.release_leaked();
     }
 
-    /// Repeats the commit of a dead holder, if it has left one, and advances the sequence in any case.
+    /// Repeats the commit of a dead holder, if it has left one, and advances the sequence in either case. Fails, before
+    /// any word of the commit is stored, if the log is corrupt.
     #[cold]
     pub(super) fn redo(&self, sequence: &mut u64) -> Result<(), Corruption> {
         let log = &self.seqlock;

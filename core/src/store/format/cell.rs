@@ -159,7 +159,7 @@ impl Cell {
         Some(Cell(tag << TAG | (bytes.len() as u64) << 40 | low))
     }
 
-    /// Encodes a reference to the block at an offset.
+    /// Encodes a reference to the block at an offset, of which only the low 40 bits are kept.
     #[inline]
     pub fn at(kind: Type, offset: u64) -> Self {
         Cell(REFERENCE << TAG | (kind as u64) << 40 | offset & LOW)
@@ -200,7 +200,8 @@ impl Cell {
         })
     }
 
-    /// Returns the cell that stands for all keys that are equal in Python: 1 for 1, 1.0 and True.
+    /// Returns the cell that stands for all keys that are equal in Python: 1 for 1, 1.0 and True. A float becomes an
+    /// int only if its value is whole and fits into 48 bits.
     #[inline]
     pub fn as_key(self) -> Cell {
         match self.content() {

@@ -19,8 +19,8 @@ pub type Buffer = (u64, u64, Vec<u8>);
 const TRIES: usize = 64;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata, or
-    /// [`StoreError::CapacityExceeded`] if there are too many pins.
+    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata.
+    /// Fails with [`StoreError::CapacityExceeded`] if there are too many pins.
     pub fn pin(&self, deadline: u64, container: ContainerRef) -> Result<Buffer, StoreError> {
         if self.is_read_only() {
             return self.pin_as_reader(deadline, container);

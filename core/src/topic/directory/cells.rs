@@ -20,7 +20,8 @@ impl<W: Words> Directory<W> {
         self.word(self.seat_at(seat) + CELLS + CELL * listing as u64 + field)
     }
 
-    /// Return the progress of the subscriber of a seat in the log of this publisher; None if it is not attached.
+    /// Return the progress of the subscriber of a seat in the log of a publisher; None if the subscriber is not
+    /// attached to the publisher of this generation.
     #[inline]
     pub fn progress(
         &self,
@@ -43,7 +44,8 @@ impl<W: Words> Directory<W> {
         })
     }
 
-    /// Attach the subscriber of a seat to a publisher, from the record `head` on.
+    /// Attach the subscriber of a seat to a publisher, from the record `head` on. Set the numbers of missed records
+    /// and of bytes read in place to 0.
     pub(in crate::topic) fn attach(&self, seat: usize, listing: usize, generation: u64, head: u64) {
         let [attached, head_word, lost, held] =
             [0, 8, 16, 24].map(|field| self.cell(seat, listing, field));
@@ -102,7 +104,8 @@ impl<W: Words> Directory<W> {
         is_granted
     }
 
-    /// Count `bytes` as no longer read in place.
+    /// Count `bytes` as no longer read in place. Does nothing if the seat is not attached to the publisher of this
+    /// generation.
     pub(in crate::topic) fn return_bytes(
         &self,
         seat: usize,

@@ -67,7 +67,7 @@ impl Capacity {
         FIRST_LISTING + LISTING * self.listings as u64
     }
 
-    /// Return the offset of the seats: everything before needs memory from the beginning.
+    /// Return the offset of the seats, a multiple of [`SEAT`]. Everything before needs memory from the beginning.
     pub fn seats_at(self) -> u64 {
         (self.seat_words_at() + 24 * self.seats as u64).next_multiple_of(SEAT)
     }

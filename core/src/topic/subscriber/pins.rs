@@ -47,8 +47,8 @@ impl<D: Words> PinTable<D> {
         used.ok().and_then(free)
     }
 
-    /// Clear a pin in the directory, return the `len` bytes that it borrowed, and make the pin available. The directory
-    /// stays if the seat is no longer ours.
+    /// Clear a pin in the directory, give back the `len` bytes that the pin borrowed, and make the pin available.
+    /// Changes nothing in the directory if the seat is no longer ours.
     pub(super) fn release(&self, pin: usize, source: PublisherId, len: u64) {
         if (self.is_ours)() {
             self.directory.clear_pin(self.seat, pin);
@@ -86,7 +86,8 @@ impl<L: LogMemory, D: Words> PinnedBlock<L, D> {
         &self.log
     }
 
-    /// Unpin the block now. Return true if a publisher may sleep for that.
+    /// Unpin the block now. Return true if its publisher may sleep until the block is unpinned. A further call returns
+    /// false.
     pub fn end(&mut self) -> bool {
         if !std::mem::take(&mut self.is_active) {
             return false;

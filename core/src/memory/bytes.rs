@@ -12,7 +12,8 @@
 /// Bytes of a piece: glibc uses the instruction from 2 KiB on, or from 4 or 8 with wider registers.
 const PIECE: usize = 2048 - 64;
 
-/// Copy `len` bytes by C's memcpy. The compiler assumes nothing of the bytes: others may read and write them meanwhile.
+/// Copy `len` bytes by C's memcpy, in pieces that are too short for `rep movsb`. The compiler assumes nothing of the
+/// bytes: others may read and write them meanwhile.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes, and the two do not overlap.

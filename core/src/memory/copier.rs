@@ -36,7 +36,8 @@ struct CopyCosts {
 }
 
 impl CopyCosts {
-    /// Choose the method for the next copy, and count it: the slower one now and then, to time it again.
+    /// Choose the method for the next copy, and count the copy: the method that pays, or now and then the other one, to
+    /// time it again.
     fn choose(&mut self) -> Method {
         self.copies = self.copies.wrapping_add(1);
         let streams = self.plain > MIN_SPEEDUP * self.stream;
@@ -48,7 +49,7 @@ impl CopyCosts {
         }
     }
 
-    /// Record a copy of `len` bytes that took `took` nanoseconds.
+    /// Record a copy of `len` bytes that took `took` nanoseconds, in the average cost of its method.
     fn record(&mut self, method: Method, len: usize, took: u64) {
         let cost = match method {
             Method::Plain => &mut self.plain,
@@ -72,7 +73,8 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Copy `len` bytes. A later release makes them visible.
+    /// Copy `len` bytes. A later release makes them visible. On x86-64, a copy of at least `MIN_TIMED_LEN` bytes goes
+    /// by the method of the recorded costs, and is timed; every other copy goes by ordinary stores.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and

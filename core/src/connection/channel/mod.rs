@@ -157,7 +157,9 @@ impl Channel {
         self.publish(opcode, id, payload, keep, FrameRole::Other)
     }
 
-    /// Send a frame, or queue it if there is no room now: `keep` then creates a payload that outlives the call.
+    /// Send a frame, or queue it if there is no room now: `keep` then creates a payload that outlives the call. Fails
+    /// if the channel is closed, if the payload is too large, if too many bytes are queued, or if the peer has violated
+    /// the protocol.
     ///
     /// A server that stops reports the one-way calls that it has taken by their highest id. So calls must begin in the
     /// order of their ids: one that comes too late fails with [`SendError::Overtaken`]. Threads draw their ids before
@@ -208,7 +210,7 @@ impl Channel {
         }
     }
 
-    /// Wake the peer in the way that its flag named.
+    /// Wake the peer in the way that its flag named. Does nothing if the peer is awake.
     fn wake_peer(&self, how: u32) {
         if how == flags::AWAKE {
             return;
@@ -272,7 +274,8 @@ impl Channel {
         lock(&self.receiver)
     }
 
-    /// Wake the writer if it waits for room, after a frame was taken or none was there.
+    /// Wake the peer's writer if it waits for room and at least half the ring is free. The receiving thread calls this
+    /// after a frame was taken or none was there.
     #[inline]
     pub fn release(&self, receiver: &Receiver) {
         if receiver.reader.is_half_empty() {

@@ -42,7 +42,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Make cold channels with frames or violations hot, and park silent hot ones, unless only one is hot.
+    /// Make cold channels with frames or violations hot, and park hot ones that were silent for longer than the limit
+    /// of the spin, unless only one is hot.
     pub(super) fn check_cold(&mut self, now: u64) {
         let limit = self.spin.limit();
         for index in 0..self.entries.len() {
@@ -86,7 +87,7 @@ impl<K> Poller<K> {
     }
 }
 
-/// Park a channel. Return false if that is not possible; the next poll reports a violation.
+/// Park a channel. Return false if there is something to do first, or after a violation, which the next poll reports.
 fn try_park(channel: &Channel) -> bool {
     channel.park(!channel.is_behind(), false).unwrap_or(false)
 }

@@ -101,12 +101,14 @@ impl Extent {
         })
     }
 
-    /// Map an extent of the peer, after a check of its seals and its size.
+    /// Map an extent of the peer for reading. Checks and fails as [`open_shared`](Self::open_shared) does.
     pub fn open(number: u32, size: usize, file: impl Into<OwnFd>) -> Result<Extent, ExtentError> {
         Extent::open_shared(number, size, Arc::new(file.into()))
     }
 
-    /// Map an extent of the peer whose file is shared with other objects.
+    /// Map an extent of the peer, whose file is shared with other objects, for reading. Fails with an [`ExtentError`]
+    /// if the file can shrink, cannot be read, does not have `size` bytes, or does not have all of its memory
+    /// allocated.
     pub fn open_shared(number: u32, size: usize, file: Arc<OwnFd>) -> Result<Extent, ExtentError> {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.

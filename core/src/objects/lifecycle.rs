@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Makes this process a member of an object. The caller holds the entry lock, and keeps it. `is_writable` is true if
 /// the caller wants to write to a single-writer store. Notifies the watchers of other members, and recovers the last
 /// member of its slot and all dead members. Raises `Full` if the object has the maximum number of members, and EBUSY if
-/// what a dead member has left cannot be recovered now.
+/// the recovery of a dead member must be repeated later.
 pub(super) fn join(
     kinds: &dyn Kinds,
     address: &ObjectAddress,

@@ -142,7 +142,8 @@ impl SharedObject {
 
     /// Waits in this thread and in the wait set `set` until `take` returns true; its argument is true if the wait has
     /// been long. Returns true; false after the timeout, None if waits were stopped. Runs signal handlers, and raises
-    /// what they raise. After an error sleeps on until the deadline while another thread exits the process.
+    /// their exceptions. After an error, the thread sleeps on until the deadline if another thread is
+    /// exiting the process.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,

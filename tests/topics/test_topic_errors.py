@@ -44,7 +44,7 @@ def test_a_topic_of_values_is_not_one_of_raw_bytes() -> None:
             shmrpc.sync.topic(OURS)
         with shmrpc.sync.topic(OURS, raw=True) as t, pytest.raises(shmrpc.EncodeError) as raised:
             t.publish("text")
-        assert all(part in str(raised.value) for part in ("buffer of bytes", "<class 'str'>", "raw=False"))
+        assert all(part in str(raised.value) for part in ("buffer of bytes", "<class 'str'>", "open it with raw=False"))
 
 
 def test_a_value_that_contains_itself_cannot_be_published() -> None:

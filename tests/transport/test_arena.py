@@ -85,6 +85,7 @@ def test_an_error_says_what_was_asked_for_what_is_in_use_and_what_to_do() -> Non
         assert f"{held.nbytes} of the {LIMIT} bytes of this connection's max_memory are in use" in text
         assert re.search(r"[\d,]+ bytes of this host's memory are free", text)
         assert "release arrays that were sent or received, or raise max_memory= on both sides" in text
+        assert "the size of /dev/shm does not limit them" in text
         assert caught.value.errno == errno.ENOMEM
         assert isinstance(caught.value, OSError)
         for name in ("built", "built_in_thread"):

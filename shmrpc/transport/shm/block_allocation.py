@@ -45,7 +45,8 @@ def _explain(error: Exception) -> SharedMemoryError:
     return SharedMemoryError(
         number or errno.ENOMEM,
         f"no shared memory for a buffer: {error}; {free:,} bytes of this host's memory are free: release arrays that "
-        f"were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')}",
+        f"were sent or received, or raise {_LIMITS.get(number or 0, 'max_memory= on both sides')} "
+        "(buffers have no files: the size of /dev/shm does not limit them)",
     )
 
 

@@ -11,7 +11,7 @@ import shmrpc
 from shmrpc.host import cleanup
 from shmrpc.host.service_socket import ServiceSocket
 from shmrpc.host.status import collect_reports
-from tests.helpers.host_names import SHM
+from tests.helpers.host_names import SHM, host_to_oneself
 from tests.helpers.services import service
 
 
@@ -27,7 +27,8 @@ def places(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 def dead() -> list[str]:
     """Return the files that a clean-up removes in runtime directories; in /dev/shm other tests may have left some."""
-    return [leftover.path for leftover in cleanup.clean() if Path(leftover.path).parent != SHM]
+    with host_to_oneself():
+        return [leftover.path for leftover in cleanup.clean() if Path(leftover.path).parent != SHM]
 
 
 async def check_met() -> None:

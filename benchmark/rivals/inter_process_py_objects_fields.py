@@ -62,6 +62,7 @@ class _Memory:
             raise RuntimeError("two processes at most can have its memory")
         make, field = _SHAPES[self._shape]
         name = f"{Path(self.place.directory).name}-players"
+        path = Path("/dev/shm", name)
         if part.number == 0:
             memory = ipc_py_objects.SharedMemory(name, create=True, size=_ROOM)
             try:
@@ -71,7 +72,8 @@ class _Memory:
             finally:
                 unlink(name)
         else:
-            _until(Path("/dev/shm", name).exists)
+            # The package cannot map the memory before the other side has given it its size.
+            _until(lambda: path.exists() and path.stat().st_size > 0)
             memory = ipc_py_objects.SharedMemory(name)
             memory.init_consumer(_PATIENCE)
             yield _kept(_taken(memory), {}, field, memory)

@@ -384,14 +384,14 @@ class WireClient:
         # A frame of up to half of the bytes in use is sent whole; the first piece of a longer one has the header.
         least = len(whole) if len(whole) <= self.out.used // 2 else 16
         self._unsent.append((memoryview(whole), least))
-        self._push()
+        self.push()
         return call_id
 
     def receive(self, timeout: float = 30) -> Frame:
         """Return the next frame: opcode, id and body, also from a parcel. Send pending bytes meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
-            self._push()
+            self.push()
             frame = self._pull()
             if frame is not None and frame[0] == RELEASE:
                 assert frame[1] == 0
@@ -403,7 +403,8 @@ class WireClient:
                 raise self._ended
             self._park(deadline - time.monotonic())
 
-    def _push(self) -> None:
+    def push(self) -> None:
+        """Send what has waited for room, as far as there is room now."""
         while self._unsent:
             frame, least = self._unsent.pop(0)
             piece = min(len(frame), self.out.room())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.server_process import eventually
 from tests.helpers.wire_client import GROW, WireClient
 
 SHARED_SERVER = True
@@ -46,6 +47,12 @@ def test_the_server_grows_its_ring_for_what_has_no_room(wire: WireClient) -> Non
 
 def test_unread_replies_make_a_ring_grow_and_arrive_in_order(wire: WireClient) -> None:
     calls = [wire.request("zeros", 100 + number) for number in range(500)]
+
+    def has_grown() -> bool:
+        wire.push()
+        return memory(wire) == (2 + 16) * 4096
+
+    assert eventually(has_grown), "no reply is read before that"
     for number, call_id in enumerate(calls):
         assert wire.answer(call_id) == bytes(100 + number)
     assert wire.into.used == 65536

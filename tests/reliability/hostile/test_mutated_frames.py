@@ -167,7 +167,7 @@ class FrameMutator:
         length = max(0, len(body) + self._dice.choice((-9, -8, -1, 1, 8, 9, 2**20, 2**31)))
         whole = struct.pack("=QQ", length | code << 32, wire._ids + 1) + body.ljust(padded(len(body)), b"\0")
         wire._unsent.append((memoryview(whole), 16))
-        wire._push()
+        wire.push()
         self.frames += 1
         self.outcomes["left half-way"] += 1
         self.close()

@@ -166,7 +166,7 @@ async def test_a_server_stops_reading_at_a_bound_and_loses_no_request(size: int)
                 wire.request("answer", size)
 
             def is_behind() -> bool:
-                wire._push()
+                wire.push()
                 count, waiting = waits_for(server)
                 return count >= BEHIND_FRAMES or waiting >= BEHIND_BYTES
 

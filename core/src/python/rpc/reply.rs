@@ -18,7 +18,8 @@ pub(crate) enum Reply<'py> {
 }
 
 impl<'py> Reply<'py> {
-    /// Returns the reply as a Python object: the body of a plain reply, or the other object. `body` has a short reply.
+    /// Returns the reply as a Python object: the body of a plain reply, or the other object; None if nothing has
+    /// arrived. `body` has a short reply.
     pub(crate) fn into_object(
         self,
         py: Python<'py>,

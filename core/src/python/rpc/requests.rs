@@ -52,8 +52,7 @@ impl Requests {
     /// so that the replies of several tasks are received together.
     ///
     /// In another thread than the loop's this receives no frame: the caller may notice the wrong thread and raise, and
-    /// the loop would miss the frame. Raises what [`Exchange::exchange`](super::reply::Exchange::exchange) raises; the
-    /// call is not pipelined then.
+    /// the loop would miss the frame. Raises what `Exchange::exchange` raises: then the call is not pipelined.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // In two places.
     pub(crate) fn exchange<'py>(

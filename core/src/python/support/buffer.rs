@@ -116,6 +116,8 @@ pub(crate) fn copy_of<'py>(py: Python<'py>, from: &[u8]) -> PyResult<Bound<'py, 
 }
 
 impl Buffer {
+    /// Takes over `memory`, and releases it by `release` or when this is dropped. With `is_writable`, programs may
+    /// write it by the buffer protocol.
     pub(crate) fn new(memory: buffer::Buffer, is_writable: bool) -> Self {
         Buffer {
             _extent: memory.extent().clone(),

@@ -38,6 +38,7 @@ pub(crate) struct ClaimedItem {
 }
 
 impl ClaimedItem {
+    /// Takes over a claim, which ends when the last reference to this is dropped.
     pub(crate) fn new(membership: Arc<QueueMembership>, claim: queue::Claim) -> Self {
         ClaimedItem {
             membership,

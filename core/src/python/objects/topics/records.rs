@@ -60,6 +60,7 @@ pub struct PendingRecords {
 }
 
 impl PendingRecords {
+    /// Returns a batch of which nothing is published. `small` has the small records as `Values::write` appends them.
     pub(crate) fn new(
         object: Py<SharedObject>,
         publication: Arc<Publication>,

@@ -228,6 +228,8 @@ impl ClaimedItem {
 }
 
 impl Drop for ClaimedItem {
+    /// Ends the claim: the item returns to the queue unless it was acknowledged. Waits for the owner lock for at most
+    /// `OWNER_LOCK_TIMEOUT`, with the GIL if the caller has it; the watcher ends the claim otherwise.
     fn drop(&mut self) {
         if !self.membership.is_here() {
             std::mem::forget(self.membership.clone()); // A forked child must release nothing of its parent's.

@@ -142,6 +142,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
+    /// Frees the memory, unless the item was put. Waits, with the GIL, for at most `OWNER_LOCK_TIMEOUT`; otherwise the
+    /// watcher frees the memory.
     fn drop(&mut self) {
         if !self.membership.is_here() {
             std::mem::forget(self.membership.clone()); // A forked child must release nothing of its parent's.

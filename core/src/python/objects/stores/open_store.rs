@@ -223,8 +223,8 @@ impl OpenStore {
     }
 
     /// Waits in this thread, on behalf of the handle `object`, until `is_ready` returns true. Returns true; false after
-    /// the timeout, None if waits were stopped. Calls `is_ready` without the GIL. Raises its error, but one of the object
-    /// only as `SharedObject::wait_in` does.
+    /// the timeout, None if waits were stopped. Calls `is_ready` without the GIL. Raises its error, but an error of the
+    /// object only as `SharedObject::wait_in` does.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,

@@ -41,9 +41,9 @@ pub struct Transaction {
 
 // Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
-    /// Makes one attempt to begin the transaction or savepoint, and waits for single operations of other processes for
-    /// a moment. Returns true if it has begun. Sets `is_late` if such an operation has prevented the attempt. Raises
-    /// LocalProtocolError if the owner is within a transaction and `joins` is false.
+    /// Makes one attempt to begin the transaction or savepoint, and waits, with the GIL, for single operations of other
+    /// processes for a moment. Returns true if it has begun. Sets `is_late` if such an operation has prevented the
+    /// attempt. Raises LocalProtocolError if the owner is within a transaction and `joins` is false.
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);

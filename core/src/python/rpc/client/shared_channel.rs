@@ -404,7 +404,7 @@ impl SharedChannel {
         Ok(true)
     }
 
-    /// Wakes all waiting threads, each of which returns without a frame.
+    /// Interrupts each registered call once: its wait, or else its next one, returns None unless a frame has arrived.
     pub(crate) fn interrupt(&self) {
         let mut state = self.lock();
         state.interruptions += 1;

@@ -185,7 +185,7 @@ impl SharedObject {
         }
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns true if `is_ready` has returned true.
+    /// Spins for a moment, without the GIL, before an event loop sleeps. Returns true if `is_ready` has returned true.
     pub(crate) fn glance(
         &self,
         py: Python<'_>,

@@ -78,7 +78,7 @@ impl Encoder {
         self.writer(to)?.value(value)
     }
 
-    /// Writes an array of arguments. Fails if the core cannot write a part of one.
+    /// Writes an array of arguments. Fails if the core cannot write a part of one: `to` may hold other parts then.
     #[inline]
     fn write_all(
         &self,
@@ -91,7 +91,7 @@ impl Encoder {
     }
 
     /// Returns what `encode_plain` returns for `value` if that is plain, and what `otherwise` returns if not, if values
-    /// keep their identity, or if `encode_plain` raises OverflowError.
+    /// keep their identity, or if `encode_plain` raises OverflowError. Raises any other exception of these functions.
     fn encode_by<'py>(
         &self,
         value: &Bound<'py, PyAny>,

@@ -9,6 +9,7 @@ use pyo3::types::PyString;
 pub struct FieldNames(Vec<Py<PyString>>);
 
 impl FieldNames {
+    /// Interns these names. Raises UnicodeEncodeError for a name with lone surrogates.
     pub fn new(names: &[Bound<'_, PyString>]) -> PyResult<Self> {
         let interned = |name: &Bound<'_, PyString>| {
             let name = PyString::intern(name.py(), name.to_str()?);
@@ -43,7 +44,8 @@ impl FieldNames {
         })
     }
 
-    /// Iterates over the values of these attributes of an instance; None for an attribute that the instance lacks.
+    /// Iterates over the values of these attributes of an instance; None for an attribute that the instance lacks. Runs
+    /// the program's code for a property, and yields the exception that it raises, unless that is AttributeError.
     pub fn values_in<'a, 'py>(
         &'a self,
         instance: &'a Bound<'py, PyAny>,

@@ -52,7 +52,8 @@ impl EncodedItems {
     }
 
     /// Puts all items into the queue, or none if there is no room, and waits for the owner lock for at most `timeout`
-    /// nanoseconds. The caller has called `end_small` if there are large items.
+    /// nanoseconds. The caller has called `end_small` if there are large items. Fails with `Changing` if another member
+    /// holds the lock for longer, and with `TooLarge` for items that can never fit.
     pub(crate) fn put(
         &self,
         membership: &QueueMembership,
@@ -64,8 +65,8 @@ impl EncodedItems {
         membership.put_large(self.len, self.count, timeout, |to, at| self.write(to, at))
     }
 
-    /// Writes all items into a chunk with room, which begins at `to` in this process and at `at` in the queue. Returns
-    /// the number of bytes that the items take.
+    /// Writes all items into a chunk with room for `len` bytes, which belongs to the caller alone and begins at `to` in
+    /// this process and at `at` in the queue. Returns the number of bytes that the items take.
     pub(crate) fn write(&self, to: *mut u8, at: u64) -> u64 {
         let (mut done, mut used) = (0, 0);
         for piece in &self.pieces {
@@ -91,7 +92,7 @@ impl EncodedItems {
         self.pieces.push(Piece::Large(large));
     }
 
-    /// Adds the small items since the last piece as a piece, if there are any.
+    /// Adds the small items since the last piece as a piece, if there are any. Idempotent.
     pub(crate) fn end_small(&mut self) {
         let before = self.pieces.iter().map(|piece| match piece {
             Piece::Small(len) => *len,
@@ -130,7 +131,7 @@ impl LargeItem {
         })
     }
 
-    /// Returns an item of raw bytes.
+    /// Returns an item of `len` raw bytes: those of `buffers`, or bytes that the program fills if there are none.
     pub(crate) fn raw(len: u64, buffers: Vec<ByteView>) -> Self {
         let parts = Parts {
             body: (0, 0),
@@ -140,6 +141,8 @@ impl LargeItem {
         LargeItem::new(Form::Raw, parts, &[], buffers)
     }
 
+    /// Returns an item of this form whose payload has the layout `parts`. Without `buffers` the program fills its
+    /// buffer.
     pub(crate) fn new(form: Form, parts: Parts, body: &[u8], buffers: Vec<ByteView>) -> Self {
         let mut before = match form {
             Form::Parcel => parts.head(),
@@ -160,19 +163,20 @@ impl LargeItem {
         8 + 64 + self.parts.len.next_multiple_of(8)
     }
 
-    /// Returns the offset and the length of the first buffer, if the item begins at `at`.
+    /// Returns the offset and the length of the first buffer, if the item begins at `at`. Panics without a buffer.
     pub(crate) fn first_buffer(&self, at: u64) -> (u64, u64) {
         let (begin, len) = self.buffer_to_fill();
         (self.head.payload_from(at) + begin, len)
     }
 
-    /// Returns the offset of the first buffer from the beginning of the payload, and its length.
+    /// Returns the offset of the first buffer from the beginning of the payload, and its length. Panics without one.
     pub(crate) fn buffer_to_fill(&self) -> (u64, u64) {
         self.parts.buffers[0]
     }
 
-    /// Writes the item behind the first `used` bytes of a chunk with room, which begins at `to` in this process and at
-    /// `at` in the queue. Returns the number of bytes used then.
+    /// Writes the item, except a buffer that the program fills, behind the first `used` bytes of a chunk, which has
+    /// `room`, belongs to the caller alone, and begins at `to` in this process and at `at` in the queue. Returns the
+    /// number of bytes used then.
     pub(crate) fn write(&self, to: *mut u8, at: u64, used: usize) -> usize {
         let begin = self.head.payload_from(at + used as u64) - at;
         // SAFETY: the chunk has `room`, and belongs to this operation alone.
@@ -224,7 +228,8 @@ pub(crate) fn append(items: &mut Vec<u8>, payload: &ByteView, form: Form) {
     finish(items, at, form);
 }
 
-/// Returns the layout of the parts of a value. Raises ValueError if the value is too large.
+/// Returns the layout of the parts of a value. Raises ValueError for a body of 4 GiB or more, and for more than
+/// `MOST_BUFFERS` buffers.
 pub(crate) fn layout_of(
     body: &[u8],
     lengths: impl ExactSizeIterator<Item = u64>,

@@ -297,7 +297,7 @@ impl NumPy {
     }
 
     /// Returns an array with memory of its own and a copy of the `len` bytes at `data`; None if the bytes do not have
-    /// this shape.
+    /// this shape, or if there is no memory. Copies `LONG` bytes or more without the GIL.
     ///
     /// # Safety
     /// The bytes are readable for the time of the call.
@@ -327,7 +327,8 @@ impl NumPy {
         }
     }
 
-    /// Returns the number of bytes of an array of this shape; None if no array can have it.
+    /// Returns the number of bytes of an array of this shape; None for a length below 0, for more bytes than a usize
+    /// counts, and for more than [`MAX_AXES`] axes.
     fn size(&self, dtype: &Dtype, shape: &[ffi::Py_ssize_t]) -> Option<usize> {
         let count = shape.iter().try_fold(1usize, |all, &each| {
             all.checked_mul(usize::try_from(each).ok()?)

@@ -85,8 +85,8 @@ impl PlainChecker {
         lock(&self.types)
     }
 
-    /// Checks that `value` is plain, provided that all instances which this adds to `pending` are. Runs no Python code,
-    /// so that nothing changes meanwhile.
+    /// Checks that `value` is plain, provided that all instances which this adds to `pending` are. Fails with the first
+    /// obstacle. Runs no Python code, so that nothing changes meanwhile; the caller keeps `value` alive.
     #[inline]
     pub(super) fn check(
         &self,
@@ -110,7 +110,10 @@ impl PlainChecker {
         }
     }
 
-    /// Checks that `value` is plain, for all but the most common types; `kind` is its type.
+    /// Checks that `value` is plain, for all but the most common types.
+    ///
+    /// # Safety
+    /// `value` is alive, `kind` is its type, and the GIL is held.
     unsafe fn check_uncommon(
         &self,
         types: &Types,
@@ -179,7 +182,7 @@ impl PlainChecker {
 
     /// Runs a check, and repeats it until all types are classified. Returns the answer, or None if that depends on the
     /// instances in `pending` alone. Raises RecursionError for a value that is nested too deep; returns true for such a
-    /// value if values keep their identity.
+    /// value if values keep their identity. Raises what `is_plain` raises.
     fn check_classified(
         &self,
         py: Python<'_>,
@@ -208,7 +211,8 @@ impl PlainChecker {
     }
 
     /// Returns true if `check`, which may run several times, finds only plain values. Runs Python code for instances
-    /// and unknown types. Raises RecursionError for a value that is nested too deep, unless values keep their identity.
+    /// and unknown types, and raises what it raises. Raises RecursionError for a value that is nested too deep, unless
+    /// values keep their identity.
     pub(super) fn all_plain(
         &self,
         py: Python<'_>,
@@ -222,7 +226,7 @@ impl PlainChecker {
         }
     }
 
-    /// Returns true if these instances are plain, with all instances in them.
+    /// Returns true if these instances are plain, with all instances in them. Raises what `all_plain` raises.
     #[cold]
     fn are_plain(&self, py: Python<'_>, mut pending: Vec<PendingInstance>) -> PyResult<bool> {
         while let Some(PendingInstance {
@@ -261,7 +265,7 @@ impl PlainChecker {
     }
 
     /// Asks `is_plain` for the kind of a type, and caches the answer, unless the cache was cleared meanwhile. Drops all
-    /// other kinds if the cache is full.
+    /// other kinds if the cache is full. Raises what `is_plain` raises.
     fn classify(&self, py: Python<'_>, kind: *mut ffi::PyTypeObject) -> PyResult<()> {
         // SAFETY: the type of a living object lives; this takes a reference of its own.
         let kind = unsafe { Bound::from_borrowed_ptr(py, kind.cast()) }.cast_into::<PyType>()?;
@@ -311,7 +315,7 @@ fn is_plain_time(value: &Bound<'_, PyAny>) -> bool {
     !fold && zone.is_none_or(|zone| PyTzInfo::utc(py).is_ok_and(|utc| zone.is(&*utc)))
 }
 
-/// Converts an answer of `is_plain`.
+/// Converts an answer of `is_plain`: None to `Native`, two tuples of names to `Fields`, and any other by its truth.
 fn kind_of(answer: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if answer.is_none() {
         return Ok(Kind::Native);

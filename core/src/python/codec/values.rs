@@ -33,7 +33,7 @@ pub(crate) struct Values {
 }
 
 /// Returns true if a signal handler has raised the exception, which then says nothing of the value that was read or
-/// written.
+/// written; also for any exception that is no `Exception`.
 #[cold]
 pub(crate) fn is_from_signal_handler(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     if !error.is_instance_of::<PyException>(py) {
@@ -62,7 +62,7 @@ fn exception_for(py: Python<'_>, function: &Py<PyAny>, error: PyErr, number: Opt
     }
 }
 
-/// Returns the error for a value that is not bytes, of an object opened with raw=True.
+/// Returns the TypeError for a value that is not bytes, of an object opened with raw=True.
 #[cold]
 fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
     let why = error.value(py);
@@ -74,8 +74,8 @@ fn not_bytes_error(py: Python<'_>, error: PyErr) -> PyErr {
 
 impl Values {
     /// Appends a value to the small items, or returns it as an item if it is large. `index` is the position among
-    /// values that are written together. Raises what `unencodable` returns, and ValueError for a value that no queue
-    /// can hold.
+    /// values that are written together. Raises what `unencodable` returns, the exception of a signal handler itself,
+    /// and ValueError for a value that no queue can hold. `small` then has the items that it had before.
     pub(crate) fn write(
         &self,
         py: Python<'_>,
@@ -108,7 +108,7 @@ impl Values {
     }
 
     /// Returns the value of an item's body. With `owns`, the receiver may write its arrays. Raises what `undecodable`
-    /// returns.
+    /// returns, and the exception of a signal handler itself.
     pub(crate) fn read<'py>(
         &self,
         py: Python<'py>,
@@ -126,7 +126,7 @@ impl Values {
         }
     }
 
-    /// Returns the value of a body, decoded by Python. Raises the exception that `undecodable` returns.
+    /// Returns the value of a body, decoded by Python. Raises what `read` raises.
     fn decoded<'py>(
         &self,
         py: Python<'py>,
@@ -140,6 +140,7 @@ impl Values {
     }
 
     /// Returns the value of a payload that was copied to private memory; None if no correct item has such a payload.
+    /// Raises what `read` raises.
     #[inline]
     pub(crate) fn read_copied<'py>(
         &self,
@@ -183,7 +184,7 @@ impl Values {
     }
 
     /// Returns the value of an item's body with buffers. With `owns`, the receiver may write its arrays. Raises what
-    /// `undecodable` returns.
+    /// `read` raises.
     pub(crate) fn read_parcel<'py>(
         &self,
         py: Python<'py>,
@@ -205,7 +206,8 @@ impl Values {
     }
 }
 
-/// Appends a body to the small items, or returns it as an item if it has buffers.
+/// Appends a body to the small items, or returns it as an item if it has buffers. Raises TypeError for an object that
+/// is no body, Unmapped for a lost parcel, and ValueError for one that is too large.
 #[cold]
 fn write_body(
     py: Python<'_>,
@@ -223,7 +225,7 @@ fn write_body(
     LargeItem::parcel(body, buffers).map(Some)
 }
 
-/// Appends small raw bytes to the small items, or returns large ones as an item.
+/// Appends raw bytes to the small items if they take at most `SMALL` bytes with their head, or returns them as an item.
 fn write_raw(bytes: ByteView, small: &mut OutgoingBody) -> Option<LargeItem> {
     if bytes.len() as u64 + 8 <= crate::queue::SMALL {
         append(&mut small.bytes, &bytes, Form::Raw);

@@ -21,6 +21,7 @@ pub struct LoopWaiter {
 }
 
 impl LoopWaiter {
+    /// Takes over a slot in the wait set `set` of `object`, and frees it when this is dropped.
     pub(crate) fn new(sleeper: LoopSlot, set: usize, object: Arc<dyn Object>) -> Self {
         LoopWaiter {
             descriptor: sleeper.as_fd().as_raw_fd(),

@@ -89,7 +89,9 @@ pub(super) fn check_no_further_arguments(
 }
 
 impl Permits {
-    /// Acquires a permit for `_try` and `_insist`, and counts it. Returns false if none is free.
+    /// Acquires a permit for `_try` and `_insist`, with `is_long` also a reserved one, and counts it. Returns false if
+    /// none is free. For a lock that the owner holds and that is not reentrant, raises LocalProtocolError, or returns
+    /// false if `is_apart` is true.
     #[inline]
     fn acquire_now(
         &self,

@@ -7,8 +7,9 @@ use crate::topic::Policy;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Returns a report as a dictionary. A member is (pid, time of joining in nanoseconds, number of held permits or
-/// items), with 0 as the pid of a process of another container.
+/// Returns a report as a dictionary with the keys "kind", "amount", "size", "depth", "members", "waiters", "raw" and
+/// "topic". A member is (pid, time of joining in nanoseconds, number of held permits or items), with 0 as the pid of a
+/// process of another container. A topic is (publishers, subscribers), None for other kinds.
 pub(crate) fn report_dict<'py>(py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyDict>> {
     let members = PyList::empty(py);
     for (member, held) in report.members {

@@ -140,10 +140,10 @@ impl SharedObject {
         result.map_err(|error| self.error(py, error))
     }
 
-    /// Waits in this thread and in the wait set `set` until `take` returns true; its argument is true if the wait has
-    /// been long. Returns true; false after the timeout, None if waits were stopped. Runs signal handlers, and raises
-    /// their exceptions. After an error, the thread sleeps on until the deadline if another thread is
-    /// exiting the process.
+    /// Waits in this thread and the wait set `set` until `take` returns true; its argument is true if the wait has been
+    /// long. Returns true; false after the timeout, None if waits were stopped. Raises what signal handlers raise, and
+    /// an error of `take`, unless the thread is about to sleep on: it counts as false then. After an error, the thread
+    /// sleeps until the deadline if another thread is exiting the process.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,
@@ -185,7 +185,7 @@ impl SharedObject {
         }
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns true if `is_ready` has returned true.
+    /// Spins for a moment, without the GIL, before an event loop sleeps. Returns true if `is_ready` has returned true.
     pub(crate) fn glance(
         &self,
         py: Python<'_>,

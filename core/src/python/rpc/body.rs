@@ -50,7 +50,7 @@ impl<'py> BodyBytes<'py> {
 }
 
 impl<'py> Body<'py> {
-    /// Returns a body with these buffers, of `size` bytes in all.
+    /// Returns a body with these buffers, of `size` bytes in all; a plain body if there are none.
     pub(crate) fn new(
         py: Python<'py>,
         body: BodyBytes<'py>,

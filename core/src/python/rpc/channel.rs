@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 /// The smallest payload, in bytes, that is not joined with other items: joining copies each payload twice more.
 const SMALL_ITEM: usize = 2 << 10;
 
-/// Opens a semaphore of this user, `owner`. Raises OSError, or ChannelError for a semaphore that does not fit.
+/// Opens the semaphore `/name` of the user `owner`. Raises OSError, or ChannelError for a semaphore that does not fit.
 fn open_semaphore(name: &str, owner: u32) -> PyResult<Semaphore> {
     Semaphore::open(&CString::new(format!("/{name}"))?, owner).map_err(|error| match error {
         SemaphoreError::Os(error) => {
@@ -57,8 +57,8 @@ impl Channel {
         self.requests.reply_opcode
     }
 
-    /// Returns the reply of a pipelined call, whose task has yielded to the event loop, and forgets the call. Without a
-    /// reply the caller waits in Python: see [`Reply::Other`], which may hold a frame of another call.
+    /// Returns the reply of a pipelined call, also once the channel is closed, and forgets the call. Without a reply
+    /// returns [`Reply::Other`], which may hold a frame of another call. Raises ChannelError if the peer broke rules.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -114,7 +114,7 @@ impl Exchange for PipeliningExchange<'_> {
 
 impl Channel {
     /// Sends a frame in this role, without the GIL. Returns false if there is no room now: the channel keeps the frame,
-    /// and sends it later. Raises the errors of `send_error`.
+    /// and sends it later. Raises the errors of `send_error` and of `Payload::new`.
     fn send_one(
         &self,
         py: Python<'_>,

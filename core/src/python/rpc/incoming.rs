@@ -47,8 +47,8 @@ impl ReceivedFrame {
         ReceivedFrame::receive(py, channel, &mut receiver, header, body).map(Some)
     }
 
-    /// Receives the frame with this header. The payload of a short frame replaces the contents of `body`. Raises
-    /// ChannelError if the peer broke the rules.
+    /// Receives the frame with this header, which `peek` has just returned. The payload of a short frame replaces the
+    /// contents of `body`. Raises ChannelError if the peer broke the rules.
     #[inline(always)]
     pub(crate) fn receive(
         py: Python<'_>,
@@ -129,7 +129,8 @@ impl Frame {
         Frame::receive(py, channel, &mut receiver, header).map(Some)
     }
 
-    /// Receives the frame with this header. Raises ChannelError if the peer broke the rules.
+    /// Receives the frame with this header, which `peek` has just returned. Raises ChannelError if the peer broke the
+    /// rules.
     #[inline(always)]
     fn receive(
         py: Python<'_>,
@@ -247,7 +248,8 @@ fn open_buffers(channel: &Channel, payload: &[u8]) -> Result<OpenedBuffers, Viol
     Ok((parsed, memories))
 }
 
-/// Returns the body of a parcel, with its buffers. Raises ChannelError for a body of more than `max_frame` bytes.
+/// Returns the body of a parcel, with its buffers. Raises ChannelError for a body of more than `max_frame` bytes, and
+/// for a parcel without a body.
 #[inline(never)]
 fn open_parcel<'py>(
     py: Python<'py>,

@@ -42,8 +42,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Returns a payload of bytes or of a parcel. Raises TypeError for any other object, and Unmapped for a parcel for
-    /// which this process has no room.
+    /// Returns a payload of bytes or of a parcel. Raises TypeError for any other object or a parcel with a released
+    /// buffer, and Unmapped for a parcel for which this process has no room.
     #[inline(always)]
     pub(crate) fn new(payload: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(body) = payload.cast::<PyBytes>() {
@@ -59,7 +59,7 @@ impl<'a> Payload<'a> {
         ))
     }
 
-    /// Returns a payload of this body and these buffers.
+    /// Returns a payload of this body and these buffers, which keeps a large body alive.
     fn with_buffers(body: &'a Bound<'_, PyBytes>, buffers: Vec<ByteView>) -> Self {
         let bytes = body.as_bytes();
         let owner = (bytes.len() >= LARGE).then(|| PyBackedBytes::from(body.clone()));
@@ -85,9 +85,10 @@ impl<'a> Payload<'a> {
         self.body.len() >= LARGE || !self.buffers.is_empty()
     }
 
-    /// Sends a request, and spins for its reply: see [`Channel::spin`]. Returns true if a frame has arrived, and the
-    /// time. Fails if the peer has left. The caller has released the GIL if the payload is large; the time that sending
-    /// such a payload takes is no part of the spin.
+    /// Sends a request, and spins for its reply: see [`Channel::spin`]. Returns true if a frame has arrived, perhaps of
+    /// another call, and the time. Fails as `send` does, or if the peer has left; with a violation that the spin finds
+    /// also after the request was sent. The caller has released the GIL; the time that sending a large payload takes is
+    /// no part of the spin.
     #[inline(always)]
     pub(crate) fn exchange(
         &mut self,
@@ -105,7 +106,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Sends a frame. Returns false if there is no room now: the channel keeps the frame, and the peer rings once there
-    /// is room. A frame that begins a call fails if the peer has left.
+    /// is room. Fails as `send` does; a frame that begins a call also if the peer has left.
     #[inline(always)]
     pub(crate) fn send_or_keep(
         &mut self,
@@ -124,7 +125,9 @@ impl<'a> Payload<'a> {
         Ok(sent != SendOutcome::Queued)
     }
 
-    /// Sends a frame: see [`Channel::publish`]. The caller drops the rest of the payload with the GIL.
+    /// Sends a frame, and fails, as [`Channel::publish`] does. A client may wait for up to 2 ms if the payload has
+    /// buffers or a large body: see [`Channel::send_parcel`]. The caller sends a payload once, and drops the rest of it
+    /// with the GIL.
     #[inline(always)]
     pub(crate) fn send(
         &mut self,

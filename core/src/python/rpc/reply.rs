@@ -18,7 +18,8 @@ pub(crate) enum Reply<'py> {
 }
 
 impl<'py> Reply<'py> {
-    /// Returns the reply as a Python object: the body of a plain reply, or the other object. `body` has a short reply.
+    /// Returns the reply as a Python object: the body of a plain reply, or the other object; None if nothing has
+    /// arrived. `body` has a short reply.
     pub(crate) fn into_object(
         self,
         py: Python<'py>,
@@ -35,8 +36,9 @@ impl<'py> Reply<'py> {
 
 /// A way to send requests.
 pub(crate) trait Exchange {
-    /// Sends a request, and spins for the reply for as long as that is worthwhile. The payload of a short reply
-    /// replaces `body`. Raises the error of a request that was not sent, and ChannelError if the peer broke the rules.
+    /// Sends a request, and spins for the reply, without the GIL, for as long as that is worthwhile. The payload of a
+    /// short reply replaces `body`. Raises the error of a request that was not sent; and ChannelError, perhaps after it
+    /// was sent, if the peer broke the rules.
     fn exchange<'py>(
         &self,
         py: Python<'py>,

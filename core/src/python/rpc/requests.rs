@@ -22,6 +22,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
+    /// Returns the state of a channel without calls. With `SleepMode::Loop`, this thread is the thread of the loop.
     pub(crate) fn new(sleep: SleepMode, reply_opcode: u32) -> Self {
         Requests {
             sleep,
@@ -51,7 +52,7 @@ impl Requests {
     /// so that the replies of several tasks are received together.
     ///
     /// In another thread than the loop's this receives no frame: the caller may notice the wrong thread and raise, and
-    /// the loop would miss the frame.
+    /// the loop would miss the frame. Raises what `Exchange::exchange` raises: then the call is not pipelined.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)] // In two places.
     pub(crate) fn exchange<'py>(
@@ -100,7 +101,8 @@ impl Requests {
     }
 
     /// Returns the reply of a pipelined call, and forgets the call. Spins for a reply only if the caller has not spun
-    /// before. `channel` is None once the channel is closed: then only a reply that has arrived is returned.
+    /// before. `channel` is None once the channel is closed: then only a reply that has arrived is returned. Raises
+    /// ChannelError if the peer broke the rules.
     #[inline]
     pub(crate) fn pipelined_reply<'py>(
         &self,
@@ -133,7 +135,8 @@ impl Requests {
 
     /// Receives frames up to a frame of the call `id` or of a call that is not pipelined, and returns it, with the
     /// payload of a short frame in `body`. Returns None if there is none. With `spins`, spins for the frame for as long
-    /// as that is worthwhile. Keeps frames of other pipelined calls for these.
+    /// as that is worthwhile. Keeps frames of other pipelined calls for these. Raises ChannelError if the peer broke
+    /// the rules.
     #[inline]
     fn receive_for(
         &self,

@@ -62,7 +62,8 @@ impl StreamSender {
     }
 
     /// Encodes an item, on the native path if there is an encoder, and sends it. Returns false if the sender has to
-    /// pause before the next item. Raises what `explain` returns for an item that cannot be encoded.
+    /// pause before the next item. Raises what `explain` returns for the item and an exception of the encoder, and the
+    /// error of an item that was not sent.
     #[inline]
     fn encode_and_send(
         &self,

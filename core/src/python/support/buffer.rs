@@ -33,7 +33,7 @@ pub struct Buffer {
     is_writable: bool,
 }
 
-/// Makes the C library keep the memory of large freed objects for later ones.
+/// Makes the C library keep the memory of large freed objects for later ones. Idempotent.
 ///
 /// The library learns from frees how much to keep: at first it keeps no block of 128 KiB or more. Then each bytes
 /// object of a megabyte is a new mapping, and filling it costs a page fault for every page, several times as much as
@@ -76,6 +76,7 @@ pub fn address_of(view: &Bound<'_, PyMemoryView>) -> PyResult<usize> {
 }
 
 /// Returns a new bytes object of `len` bytes, all of which `fill` writes: without the GIL if there are at least `LONG`.
+/// Raises MemoryError.
 pub(crate) fn new_bytes<'py>(
     py: Python<'py>,
     len: usize,
@@ -92,7 +93,7 @@ pub(crate) fn new_bytes<'py>(
 }
 
 /// Returns a new bytes object that no other code has seen, and the address to which its bytes may be written, also
-/// without the GIL.
+/// without the GIL. Raises MemoryError.
 fn new_unfilled_bytes(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, *mut u8)> {
     if len >= LONG {
         keep_freed_memory();
@@ -106,7 +107,7 @@ fn new_unfilled_bytes(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes
     }
 }
 
-/// Returns a bytes object with a copy of private bytes.
+/// Returns a bytes object with a copy of private bytes. Keeps the GIL. Raises MemoryError.
 pub(crate) fn copy_of<'py>(py: Python<'py>, from: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let (made, to) = new_unfilled_bytes(py, from.len())?;
     // SAFETY: the object is as long, and no other code has it; of an empty one nothing is written.
@@ -115,6 +116,8 @@ pub(crate) fn copy_of<'py>(py: Python<'py>, from: &[u8]) -> PyResult<Bound<'py, 
 }
 
 impl Buffer {
+    /// Takes over `memory`, and releases it by `release` or when this is dropped. With `is_writable`, programs may
+    /// write it by the buffer protocol.
     pub(crate) fn new(memory: buffer::Buffer, is_writable: bool) -> Self {
         Buffer {
             _extent: memory.extent().clone(),
@@ -130,7 +133,8 @@ impl Buffer {
         (!self.released()).then_some((self.address as *const u8, self.len))
     }
 
-    /// Calls `operate` with the memory, and returns the result. Raises ValueError once the memory was released.
+    /// Calls `operate` with the memory, under its lock, and returns the result: `operate` must not wait for the GIL.
+    /// Raises ValueError once the memory was released.
     fn with<R>(&self, operate: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
         let memory = lock(&self.memory);
         operate(
@@ -140,7 +144,8 @@ impl Buffer {
         )
     }
 
-    /// Returns a view of this mode. Raises Unmapped if this process has no room for the view.
+    /// Returns a view of this mode. Raises ValueError once the memory was released, and Unmapped if this process has no
+    /// room for the view.
     fn map(slf: &Bound<'_, Self>, mode: Mode) -> PyResult<View> {
         let py = slf.py();
         let (mapping, start) = slf.get().with(|memory| {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Sets the slots by which the interpreter runs a step of `T` without StopIteration for its result. PyO3 does not
-/// support `am_send`.
+/// support `am_send`. The caller makes no instance before.
 pub(crate) fn install<T: NativeCoroutine>(py: Python<'_>) {
     let class = py.get_type::<T>();
     // SAFETY: it is a heap type, which contains its slots for `await`, and no code uses it yet. The GIL is held.
@@ -26,7 +26,7 @@ unsafe extern "C" fn am_await(coroutine: *mut ffi::PyObject) -> *mut ffi::PyObje
     unsafe { ffi::Py_NewRef(coroutine) }
 }
 
-/// Runs a step, as `PyIter_Send` documents it.
+/// Runs a step, as `PyIter_Send` documents it. A panic becomes PanicException.
 unsafe extern "C" fn am_send<T: NativeCoroutine>(
     coroutine: *mut ffi::PyObject,
     value: *mut ffi::PyObject,

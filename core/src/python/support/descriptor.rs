@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 
-/// Returns the error for a closed file.
+/// Returns the OSError with EBADF for a closed file.
 fn closed_error() -> PyErr {
     os_error(&io::Error::from_raw_os_error(libc::EBADF))
 }
@@ -31,7 +31,8 @@ impl Descriptor {
         lock(&self.0)
     }
 
-    /// Calls `operate` with the file, and returns the result. Raises OSError if that fails or if the file is closed.
+    /// Calls `operate` with the file, under its lock, and returns the result. Raises OSError if that fails or if the
+    /// file is closed.
     pub(crate) fn with<T>(
         &self,
         operate: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,

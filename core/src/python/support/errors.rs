@@ -64,7 +64,7 @@ pyo3::create_exception!(
     "This process has no room to map the memory of a frame's body or buffers. `errno` is the limit that it has reached."
 );
 
-/// Returns the error for memory of a frame that this process cannot map.
+/// Returns the Unmapped for memory of a frame that this process cannot map.
 pub(crate) fn unmapped_error(py: Python<'_>, reason: Violation) -> PyErr {
     with_errno(
         py,
@@ -89,7 +89,7 @@ fn with_errno(py: Python<'_>, error: PyErr, errno: Option<i32>) -> PyErr {
     }
 }
 
-/// Returns the error for shared memory that cannot be allocated.
+/// Returns the error for shared memory that cannot be allocated: Unheard if the peer is gone, else NoMemory.
 pub(crate) fn no_memory_error(py: Python<'_>, reason: buffer_allocator::AllocError) -> PyErr {
     let text = reason.to_string();
     match reason {
@@ -103,7 +103,8 @@ pub(crate) fn no_memory_error(py: Python<'_>, reason: buffer_allocator::AllocErr
     }
 }
 
-/// Returns the error for a frame that was not sent.
+/// Returns the error for a frame that was not sent: PeerLeft, Overtaken, Oversize, Backlog, or ChannelError for a
+/// closed channel or a violation.
 pub(crate) fn send_error(error: SendError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -115,7 +116,7 @@ pub(crate) fn send_error(error: SendError) -> PyErr {
     }
 }
 
-/// Returns the error for a peer that broke the rules.
+/// Returns the ChannelError for a peer that broke the rules.
 pub(crate) fn violation_error(violation: Violation) -> PyErr {
     ChannelError::new_err(violation.to_string())
 }

@@ -69,7 +69,7 @@ pub(crate) trait NativeCoroutine:
         Ok(None)
     }
 
-    /// Runs the first step up to the returned action.
+    /// Runs the first step up to the returned action. An exception goes to `receive`, also one of `resume` and `next`.
     fn start<'py>(
         &self,
         py: Python<'py>,
@@ -103,7 +103,7 @@ pub(crate) trait NativeCoroutine:
     /// Cleans up at a `yield` of its own, because the coroutine is closed or was dropped.
     fn abandon(&self, _suspended: Self::Suspended) {}
 
-    /// Cleans up at a `yield` of its own, because an exception was thrown there.
+    /// Cleans up at a `yield` of its own, because an exception was thrown there. An exception of this replaces it.
     fn cancel(&self, _py: Python<'_>, suspended: Self::Suspended) -> PyResult<()> {
         self.abandon(suspended);
         Ok(())
@@ -237,8 +237,9 @@ fn end<'py, T: NativeCoroutine>(
     result.map(Step::Returned)
 }
 
-/// Raises an exception in the coroutine, at the point where it is suspended. A coroutine that has not started ends with
-/// the exception. Raises the error of `misuse` if the coroutine has ended or a step runs.
+/// Raises an exception in the coroutine, at the point where it is suspended. A coroutine that has not started, or that
+/// is suspended at a `yield` of its own, ends with the exception. Any other returns what it yields next, and raises
+/// StopIteration with its result. Raises the error of `misuse` if the coroutine has ended or a step runs.
 pub(crate) fn throw<'py, T: NativeCoroutine>(
     this: &T,
     py: Python<'py>,

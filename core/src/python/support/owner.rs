@@ -65,7 +65,8 @@ pub(crate) fn is_in_loop(py: Python<'_>) -> PyResult<bool> {
     Ok(running_loop(py)?.is_some())
 }
 
-/// Returns the number of the task that runs in this thread, or of the thread if no task does.
+/// Returns the number of the task that runs in this thread, or of the thread if no task does. Raises what asyncio's
+/// functions raise.
 #[inline]
 pub(crate) fn current_owner(py: Python<'_>) -> PyResult<u64> {
     if let Some(running) = running_loop(py)? {

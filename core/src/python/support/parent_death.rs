@@ -25,7 +25,7 @@ fn duplicate(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Starts the thread that kills this process.
+/// Starts the thread that kills this process: see `die_with`. The caller keeps its descriptors.
 fn start_watching(master: i32, first: Option<i32>, life: Option<i32>) -> io::Result<()> {
     let process = duplicate(master)?;
     let first = first.map(duplicate).transpose()?;

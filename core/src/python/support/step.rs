@@ -22,7 +22,8 @@ impl<'py> Step<'py> {
     }
 }
 
-/// Sends a value to an awaitable of Python's, and returns the outcome of the step.
+/// Sends a value to an iterator of an awaitable, as `__await__` returns it. Returns the outcome of the step, or raises
+/// its exception.
 #[inline]
 pub(crate) fn send<'py>(
     awaitable: &Bound<'py, PyAny>,
@@ -41,7 +42,7 @@ pub(crate) fn send<'py>(
 }
 
 /// Raises an exception in an awaitable, at the point where it is suspended, and returns the outcome of the step. Raises
-/// the exception itself if the awaitable has no method `throw`.
+/// the exception itself if the awaitable has no method `throw`, and otherwise what the step raises.
 pub(crate) fn throw<'py>(
     awaitable: &Bound<'py, PyAny>,
     exception: ThrowArguments<'py>,
@@ -63,7 +64,7 @@ pub(crate) fn throw<'py>(
     }
 }
 
-/// Closes an awaitable, if it has a method `close`.
+/// Closes an awaitable, if it has a method `close`. Raises what the method raises.
 pub(crate) fn close(awaitable: &Bound<'_, PyAny>) -> PyResult<()> {
     let close = awaitable.getattr_opt("close")?;
     close.map_or(Ok(()), |close| close.call0().map(drop))
@@ -77,7 +78,7 @@ pub(crate) struct ThrowArguments<'py>(
 );
 
 impl ThrowArguments<'_> {
-    /// Returns the exception that these arguments describe.
+    /// Returns the exception that these arguments describe, or raises what making the exception raises.
     pub(crate) fn into_error(self) -> PyResult<PyErr> {
         let ThrowArguments(kind, value, traceback) = self;
         let Ok(class) = kind.cast::<PyType>() else {
@@ -95,7 +96,8 @@ impl ThrowArguments<'_> {
     }
 }
 
-/// Calls `__anext__` of an asynchronous iterator, and returns an iterator of the steps of the awaitable.
+/// Calls `__anext__` of an asynchronous iterator, and returns an iterator of the steps of the awaitable. Raises what
+/// `__anext__` raises, and TypeError if its result cannot be awaited.
 #[inline]
 pub(crate) fn anext<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: the slots of a type live as long as the type, which lives as long as the object; each is called with an

@@ -13,7 +13,8 @@ pub(crate) fn deadline(timeout: Option<f64>) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// Returns the seconds of a user's timeout. Raises TypeError or ValueError for a value that is no timeout.
+/// Returns the seconds of a user's timeout, which may be infinite. Raises TypeError for a bool or an object that is no
+/// number, and ValueError for a negative number or NaN.
 pub(crate) fn parse_timeout(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
     let seconds = match timeout.is_instance_of::<PyBool>() {
         true => None,
@@ -36,7 +37,7 @@ pub(crate) fn parse_timeout(timeout: &Bound<'_, PyAny>) -> PyResult<f64> {
     }
 }
 
-/// Sleeps until the deadline, or forever if it is None.
+/// Blocks this thread until the deadline, or forever if it is None. The caller has released the GIL.
 pub(crate) fn sleep_until(deadline: Option<Instant>) {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

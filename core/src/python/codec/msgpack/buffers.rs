@@ -37,7 +37,8 @@ impl<'py> Buffers<'py> {
         self.all.get(index).ok_or(Unreadable)
     }
 
-    /// Returns the bytes of a buffer as a bytes object, copied unless the buffer is one.
+    /// Returns the bytes of a buffer as a bytes object, copied unless the buffer is one. Fails if there is none of this
+    /// index, or if its memory was released.
     pub(super) fn copy(&self, index: u64) -> Read<Bound<'py, PyAny>> {
         let buffer = self.get(index)?;
         if let Ok(bytes) = buffer.cast_exact::<PyBytes>() {

@@ -17,7 +17,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
 impl<'py> Reader<'_, 'py> {
-    /// Reads an extension whose payload has `len` bytes: the code and the payload.
+    /// Reads an extension whose payload has `len` bytes: the code and the payload. Fails if the value is not of the
+    /// expected type, or needs a buffer that is missing or released.
     #[inline(never)]
     pub(super) fn extension(
         &mut self,
@@ -74,7 +75,7 @@ impl<'py> Reader<'_, 'py> {
         bytes_of(py, self.run(len)?)
     }
 
-    /// Reads a NumPy array in C order, whose payload these bytes are.
+    /// Reads a NumPy array in C order, whose payload these bytes are. Fails unless the program has imported NumPy.
     fn ndarray(&mut self, py: Python<'py>, expected: &TypeSpec) -> Read<Bound<'py, PyAny>> {
         if self.array()? != 3 {
             return Err(Unreadable);

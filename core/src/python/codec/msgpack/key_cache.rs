@@ -14,7 +14,7 @@ const MAX_KEY_LEN: usize = 32;
 /// The lock is never held while an object is made, because that may run any code.
 static KEYS: Mutex<[Option<Py<PyString>>; SLOTS]> = Mutex::new([const { None }; SLOTS]);
 
-/// Returns the str of these bytes; None if they are not UTF-8.
+/// Returns the str of these bytes; None if they are not UTF-8, or if there is no memory.
 #[inline]
 pub(super) fn text_of_key<'py>(py: Python<'py>, bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
     if bytes.is_empty() || bytes.len() > MAX_KEY_LEN {

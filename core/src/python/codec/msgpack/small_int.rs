@@ -23,7 +23,7 @@ struct Int {
     digit: u32,
 }
 
-/// Returns the value of an int that has at most one digit.
+/// Returns the value of an int that has at most one digit of 30 bits; None for a larger one.
 ///
 /// # Safety
 /// `value` is an int and alive.

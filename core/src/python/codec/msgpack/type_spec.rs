@@ -44,7 +44,7 @@ impl TypeSpec {
         dtypes: None,
     };
 
-    /// Returns the types of the items of a tuple.
+    /// Returns the types of the items of a tuple; None for a tuple of any length, and for any other type.
     #[inline]
     pub(crate) fn items(&self) -> Option<&[Arc<TypeSpec>]> {
         match &self.array {

@@ -55,7 +55,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes an argument. Where values keep their identity, the items of a tuple are one value, and those of a list
-    /// are one value each.
+    /// are one value each. Fails as `value` does.
     #[inline]
     pub(crate) fn argument(&mut self, value: &Bound<'_, PyAny>) -> Result {
         if self.rules.keeps_identity {
@@ -180,7 +180,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a value.
+    /// Writes a value with `depth` containers around it. Fails as `value` does.
     ///
     /// # Safety
     /// `value` is alive, and the GIL is held. The values in it stay alive while no Python code runs, and the writer
@@ -273,7 +273,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes a str. Fails if it has lone surrogates.
+    /// Writes a str. Fails if it has lone surrogates, or 2^32 bytes or more.
     ///
     /// # Safety
     /// The conditions of `put`; `value` is a str.
@@ -298,7 +298,8 @@ impl<'a> Writer<'a> {
         self.blob(bytes, 0xd9)
     }
 
-    /// Writes a bytes object, in the body or, if it is large, as a buffer beside the body.
+    /// Writes a bytes object, in the body or, if it is large, as a buffer beside the body. Fails if there are too many
+    /// buffers.
     ///
     /// # Safety
     /// The conditions of `put`; `value` is of type bytes.

@@ -38,6 +38,7 @@ pub(crate) struct ClaimedItem {
 }
 
 impl ClaimedItem {
+    /// Takes over a claim, which ends when the last reference to this is dropped.
     pub(crate) fn new(membership: Arc<QueueMembership>, claim: queue::Claim) -> Self {
         ClaimedItem {
             membership,
@@ -57,6 +58,7 @@ impl ClaimedItem {
     }
 
     /// Returns the value of the item, whose large buffers refer to the queue's memory. Raw bytes are a memoryview.
+    /// Raises the error of an item that cannot be read, and RemoteProtocolError if its layout is corrupt.
     pub(crate) fn read_in_place<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -79,7 +81,7 @@ impl ClaimedItem {
     }
 
     /// Returns the value of the item, which refers to no memory of the queue, and whose arrays the receiver may write:
-    /// each array is a copy. `number` is the number of the item, for errors.
+    /// each array is a copy. `number` is the number of the item, for errors. Raises what `read_in_place` raises.
     pub(crate) fn read_owned<'py>(
         self: &Arc<Self>,
         py: Python<'py>,
@@ -97,7 +99,7 @@ impl ClaimedItem {
     }
 
     /// Returns the value of the item, which refers to no memory of the queue. With `owns`, the receiver may write its
-    /// arrays. `number` is the number of the item, for errors.
+    /// arrays. `number` is the number of the item, for errors. Raises what `read_in_place` raises.
     fn read_copied<'py>(
         &self,
         py: Python<'py>,
@@ -187,7 +189,8 @@ impl ClaimedItem {
     }
 
     /// Ends the claim, and frees the memory of the item; with `keeps_memory`, the memory is freed when this is dropped.
-    /// Returns false if the claim had ended.
+    /// Returns false if the claim had ended. Waits up to a second for the owner lock, and raises QueueBusy then: the
+    /// claim stays.
     pub(crate) fn acknowledge(
         &self,
         py: Python<'_>,
@@ -209,7 +212,8 @@ impl ClaimedItem {
         Ok(has_ended)
     }
 
-    /// Ends the claim and puts the item back at the head of the queue. Returns false if the claim had ended.
+    /// Ends the claim and puts the item back at the head of the queue. Returns false if the claim had ended. Waits and
+    /// raises as `acknowledge` does.
     pub(crate) fn nack(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_claimed() {
             return Ok(false);
@@ -224,6 +228,8 @@ impl ClaimedItem {
 }
 
 impl Drop for ClaimedItem {
+    /// Ends the claim: the item returns to the queue unless it was acknowledged. Waits for the owner lock for at most
+    /// `OWNER_LOCK_TIMEOUT`, with the GIL if the caller has it; the watcher ends the claim otherwise.
     fn drop(&mut self) {
         if !self.membership.is_here() {
             std::mem::forget(self.membership.clone()); // A forked child must release nothing of its parent's.

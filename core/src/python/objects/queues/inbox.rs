@@ -40,7 +40,8 @@ impl Inbox {
     }
 
     /// Takes up to `max_items` items, and appends them to `items` in their stored form. Returns `Large` for a large
-    /// first item, which the caller claims.
+    /// first item, which the caller claims. Waits without the GIL if another member holds the owner lock, and raises
+    /// QueueBusy if it holds the lock for too long.
     fn take(
         &self,
         py: Python<'_>,
@@ -59,8 +60,9 @@ impl Inbox {
         outcome.map_err(|error| object_error(py, membership, error))
     }
 
-    /// Reads the item at offset `at`, and moves `at` behind the item. `number` is the number of the item, if it is
-    /// known. Raises RemoteProtocolError for a corrupt item.
+    /// Reads the item at offset `at`, and moves `at` behind the item, also if it cannot be read. `number` is the number
+    /// of the item, if it is known. Raises the error of an item that cannot be read, and RemoteProtocolError for a
+    /// corrupt item, which poisons the queue.
     pub(crate) fn read_first<'py>(
         &self,
         py: Python<'py>,
@@ -81,7 +83,7 @@ impl Inbox {
 
     /// Returns up to `max_items` values: those that this process has taken before, or else those in the queue, of which
     /// a large item comes alone. Raises QueueShutDown once nothing is left in a queue that is shut down, and the error
-    /// of an item that cannot be read, which is then lost.
+    /// of an item that cannot be read, which is then lost; and QueueBusy.
     pub(crate) fn get_some<'py>(
         &self,
         py: Python<'py>,
@@ -113,7 +115,8 @@ impl Inbox {
     }
 
     /// Waits in a thread for values, and returns up to `max_items` of them; none if other receivers were faster.
-    /// Returns as the inner error the reason for which the wait has failed.
+    /// Returns as the inner error the reason for which the wait has failed. Raises what `get_some` raises, and what a
+    /// signal handler raises.
     pub(crate) fn wait_some<'py>(
         &self,
         py: Python<'py>,
@@ -209,7 +212,8 @@ impl Inbox {
         value.map(Some)
     }
 
-    /// Claims the next item, for `limit` nanoseconds if that is not 0; None if there is none.
+    /// Claims the next item, for `limit` nanoseconds if that is not 0; None if there is none. Raises QueueBusy, and
+    /// what `claimed_item` raises.
     pub(crate) fn claim_now(
         &self,
         py: Python<'_>,

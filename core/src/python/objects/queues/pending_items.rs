@@ -31,8 +31,8 @@ impl PendingItems {
     }
 }
 
-/// Puts encoded items. Returns false if there is no room. Raises QueueShutDown, and QueueBusy if a member holds the
-/// owner lock for too long.
+/// Puts encoded items, all or none. Returns false if there is no room. Raises QueueShutDown, QueueBusy if a member
+/// holds the owner lock for too long, and ValueError for items that can never fit.
 pub(crate) fn put_items(
     py: Python<'_>,
     membership: &QueueMembership,

@@ -48,7 +48,7 @@ impl Queue {
         self.object.get().open(py).map(drop)
     }
 
-    /// Encodes a value, and appends it to the items. Raises what `unencodable` returns. `index` is its position among
+    /// Encodes a value, and appends it to the items. Raises what `Values::write` raises. `index` is its position among
     /// the items; None if it is the only one.
     fn encode_into(
         &self,
@@ -64,8 +64,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts the items. Returns the items if they have to wait for room, and None otherwise. Raises ValueError for more
-    /// items than the queue may ever hold.
+    /// Puts the items. Returns the items if they have to wait for room, and None otherwise. Raises what `put_items`
+    /// raises, and ValueError for more items than the queue may ever hold.
     fn put_or_pend(
         &self,
         py: Python<'_>,
@@ -109,7 +109,7 @@ fn source(is_dead: bool) -> Source {
     }
 }
 
-/// Converts seconds to nanoseconds.
+/// Converts seconds to nanoseconds: a negative number or NaN to 0, too many to the greatest number.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64 // The cast saturates.
 }

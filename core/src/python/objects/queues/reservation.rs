@@ -47,8 +47,8 @@ impl ReservationRequest {
         LargeItem::to_fill(len, body).map(ReservationRequest)
     }
 
-    /// Reserves the memory, and returns its chunk; None if there is no memory now. Waits for the owner lock for at most
-    /// `timeout` nanoseconds.
+    /// Reserves the memory, and returns its chunk; None if there is no memory now: the members that wait for room are
+    /// woken once there is. Waits for the owner lock for at most `timeout` nanoseconds, and fails with `Changing` then.
     pub(crate) fn reserve(
         &self,
         membership: &QueueMembership,
@@ -57,7 +57,8 @@ impl ReservationRequest {
         membership.reserve_chunk(self.0.room(), timeout)
     }
 
-    /// Writes the part of the item that the program does not fill into the reserved chunk, and returns the reservation.
+    /// Writes the part of the item that the program does not fill into the reserved chunk, and returns the reservation,
+    /// which frees the chunk when it is dropped. Raises an error if the queue can no longer be used.
     pub(crate) fn write_to(
         self,
         py: Python<'_>,
@@ -141,6 +142,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
+    /// Frees the memory, unless the item was put. Waits, with the GIL, for at most `OWNER_LOCK_TIMEOUT`; otherwise the
+    /// watcher frees the memory.
     fn drop(&mut self) {
         if !self.membership.is_here() {
             std::mem::forget(self.membership.clone()); // A forked child must release nothing of its parent's.

@@ -15,7 +15,7 @@ use pyo3::types::PyBool;
 const END_TIMEOUT: u64 = 1_000_000_000;
 
 /// Calls `operate` with a timeout of 0, and again without the GIL and with a longer timeout if another member holds the
-/// owner lock. Returns the result, or raises the error.
+/// owner lock. Returns the result, or raises the error: QueueBusy if the member holds the lock for too long.
 pub(crate) fn attempt<T: Send>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -26,7 +26,7 @@ pub(crate) fn attempt<T: Send>(
     })
 }
 
-/// Does what `attempt` does, with an even longer timeout, for an operation that ends a claim or a task.
+/// Does what `attempt` does, with an even longer timeout, a second, for an operation that ends a claim or a task.
 pub(crate) fn attempt_to_end<T: Send>(
     py: Python<'_>,
     membership: &QueueMembership,
@@ -60,7 +60,7 @@ pub(crate) fn shut_down_error(py: Python<'_>, membership: &QueueMembership) -> P
     make().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Poisons the queue because of an impossible value, and returns the exception.
+/// Poisons the queue because of an impossible value, and returns the RemoteProtocolError.
 #[cold]
 pub(crate) fn corruption_error(
     py: Python<'_>,
@@ -120,7 +120,7 @@ pub(crate) fn wait_for<T: Send>(
 }
 
 /// Waits in a thread until `put` has put `count` items. Returns true; false after the timeout, None if waits were
-/// stopped.
+/// stopped. Raises QueueShutDown, and an error of `put`.
 pub(crate) fn wait_to_put(
     py: Python<'_>,
     queue: (&SharedObject, &QueueMembership),
@@ -144,7 +144,7 @@ pub(crate) fn wait_to_put(
     }
 }
 
-/// Converts the reason for which a wait has failed to a Python object.
+/// Converts the reason for which a wait has failed to a Python object: False, or None for stopped waits.
 pub(crate) fn failed_wait_object<'py>(
     py: Python<'py>,
     reason: FailedWait,

@@ -37,6 +37,8 @@ pub(crate) struct Converters {
 }
 
 impl Converters {
+    /// Takes the functions from the attributes of `all`; `limit` is the maximum number of bytes of the store. Raises
+    /// AttributeError if a function is missing.
     pub(crate) fn new(all: &Bound<'_, PyAny>, limit: u64) -> PyResult<Self> {
         let get = |name: &str| Ok::<_, PyErr>(all.getattr(name)?.unbind());
         Ok(Converters {
@@ -76,7 +78,7 @@ impl Converters {
         vec_with_capacity(count)
     }
 
-    /// Converts the items of an iterable to values of a store.
+    /// Converts the items of an iterable to values of a store. Raises what `value` raises.
     pub(crate) fn values<'k, 'py>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -91,7 +93,7 @@ impl Converters {
         Ok(values)
     }
 
-    /// Converts the items of an iterable to keys of a store.
+    /// Converts the items of an iterable to keys of a store. Raises what `room` and `key` raise.
     fn keys<'k, 'py>(
         &self,
         of: &Bound<'py, PyAny>,
@@ -152,7 +154,7 @@ impl Converters {
         self.converted(object, owner, depth)
     }
 
-    /// Converts the items of a dict to keys and values of a store.
+    /// Converts the items of a dict to keys and values of a store. Raises what `key` and `value` raise.
     fn items<'k, 'py>(
         &self,
         dict: &Bound<'py, PyDict>,
@@ -166,7 +168,8 @@ impl Converters {
         Ok(items)
     }
 
-    /// Converts an object of a type that the core does not know, by the function `convert`.
+    /// Converts an object of a type that the core does not know, by the function `convert`. `depth` counts the object
+    /// itself. Raises what `convert` and `value` raise.
     fn converted<'k, 'py>(
         &self,
         object: &Bound<'py, PyAny>,
@@ -231,13 +234,14 @@ impl Converters {
         })
     }
 
-    /// Restores a key from its bytes.
+    /// Restores a key from its bytes. Raises what `unpack` and `key` raise.
     pub(crate) fn restore_key(&self, py: Python<'_>, exact: &[u8]) -> PyResult<Key<'static>> {
         let key = self.unpack.bind(py).call1((PyBytes::new(py, exact),))?;
         Ok(self.key(&key, &BufferOwner::default())?.into_owned())
     }
 
-    /// Converts a stored value to the object that programs see: a proxy for a container.
+    /// Converts a stored value to the object that programs see: a proxy for a container, a copy for a value that was
+    /// copied. Raises DecodeError for a text that is not UTF-8, what the functions raise, and MemoryError.
     pub(crate) fn to_python<'py>(
         &self,
         store_ref: &Bound<'py, PyAny>,
@@ -287,7 +291,7 @@ impl Converters {
         })
     }
 
-    /// Converts stored values to the objects that programs see. Raises MemoryError.
+    /// Converts stored values to the objects that programs see. Raises what `to_python` raises, and MemoryError.
     pub(crate) fn all_to_python<'py>(
         &self,
         store_ref: &Bound<'py, PyAny>,

@@ -9,7 +9,8 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 
-/// Returns the exception for an operation that was refused.
+/// Returns the exception for an operation that was refused: that of the object or of the contents, StoreBusy if the
+/// store is being replaced, and StoreFull if it has no room, or if a transaction changes too much.
 #[cold]
 pub(crate) fn refusal_error(
     py: Python<'_>,

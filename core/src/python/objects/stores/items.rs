@@ -1,4 +1,8 @@
 //! Operations on the items of containers, with Python's values.
+//!
+//! All raise LocalProtocolError if the store is closed, StoreBusy if another member changes it for longer than the busy
+//! timeout, ObjectDeleted if it no longer has the container, and what the conversion of keys and values raises. Those
+//! that change it also raise StoreFull, and LocalProtocolError in a process that may only read.
 
 use crate::python::objects::stores::converters::BufferOwner;
 use crate::python::objects::stores::native_values::cell_to_python;
@@ -27,7 +31,7 @@ macro_rules! with_key {
 pub(super) use with_key;
 
 impl OpenStore {
-    /// Returns the value of an item; None if there is no such key. Raises the exception for another error.
+    /// Returns the value of an item; None if there is no such key. Raises IndexError for an index out of range.
     #[inline]
     pub(super) fn get<'py>(
         &self,
@@ -50,7 +54,7 @@ impl OpenStore {
     }
 
     /// Returns the view of the buffer at `at`. Looks the item up again if another member replaces the buffer before it
-    /// is pinned. Returns None once there is no such key.
+    /// is pinned, `MAX_ATTEMPTS` times at most, and raises ObjectDeleted then. Returns None once there is no such key.
     fn get_buffer<'py>(
         &self,
         py: Python<'py>,
@@ -137,7 +141,7 @@ impl OpenStore {
     }
 
     /// Removes the first message, and returns a copy of it; None if there is none. A message of which no object can be
-    /// made stays, as in [`pop`](Self::pop), and the next waiter is woken for it.
+    /// made stays, as in [`pop`](Self::pop), and the next waiter is woken for it. Raises StoreBusy as `pop` does.
     pub(super) fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.run(py, |store, open, deadline| {
             store.receive(open, deadline, StoredValue::is_plain)

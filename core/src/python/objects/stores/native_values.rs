@@ -147,7 +147,7 @@ fn int_value<'k>(int: &Bound<'_, PyInt>) -> PyResult<Value<'k>> {
     Ok(Value::Blob(Type::Int, Bytes::Owned(bytes)))
 }
 
-/// Returns the int of these two's complement bytes, which are little-endian.
+/// Returns the int of these two's complement bytes, which are little-endian; 0 without bytes.
 #[cold]
 pub(super) fn int_of<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let signed = PyDict::new(py);

@@ -142,8 +142,9 @@ impl OpenStore {
             .to_python(self.store_ref(py).as_any(), found)
     }
 
-    /// Runs an operation on the store, and once more without the GIL if it has to wait. Returns the result, or the
-    /// error of the contents. Raises the exception for a refused operation.
+    /// Runs an operation on the store without a wait, and once more without the GIL if it has to wait: for at most the
+    /// busy timeout. Returns the result, or the error of the contents. Raises the exception for a refused operation,
+    /// and LocalProtocolError if the store is closed.
     #[inline]
     pub(super) fn run<R: Send>(
         &self,
@@ -164,7 +165,7 @@ impl OpenStore {
         self.run_detached(py, operate)
     }
 
-    /// Runs an operation on the store without the GIL: see [`run`](Self::run).
+    /// Runs an operation on the store without the GIL, and waits for at most the busy timeout: see [`run`](Self::run).
     pub(super) fn run_detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -211,7 +212,8 @@ impl OpenStore {
         error::named_error(py, &self.membership, class, text)
     }
 
-    /// Returns true if a message waits. May itself wait until the store is free, for as long as the busy timeout.
+    /// Returns true if a message waits. May itself wait until the store is free, for as long as the busy timeout, and
+    /// does not release the GIL.
     pub(super) fn has_messages(&self) -> Result<bool, StoreRefused> {
         self.membership.with_store(
             || 0,
@@ -221,7 +223,8 @@ impl OpenStore {
     }
 
     /// Waits in this thread, on behalf of the handle `object`, until `is_ready` returns true. Returns true; false after
-    /// the timeout, None if waits were stopped. Raises the error of `is_ready`.
+    /// the timeout, None if waits were stopped. Calls `is_ready` without the GIL. Raises its error, but an error of the
+    /// object only as `SharedObject::wait_in` does.
     pub(crate) fn wait_in(
         &self,
         py: Python<'_>,

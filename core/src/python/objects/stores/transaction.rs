@@ -41,8 +41,9 @@ pub struct Transaction {
 
 // Relaxed, all: Python calls these methods under the GIL.
 impl Transaction {
-    /// Makes one attempt to begin the transaction or savepoint, and waits for single operations of other processes for
-    /// a moment. Returns true if it has begun. Sets `is_late` if such an operation has prevented the attempt.
+    /// Makes one attempt to begin the transaction or savepoint, and waits, with the GIL, for single operations of other
+    /// processes for a moment. Returns true if it has begun. Sets `is_late` if such an operation has prevented the
+    /// attempt. Raises LocalProtocolError if the owner is within a transaction and `joins` is false.
     fn begin(&self, py: Python<'_>) -> PyResult<bool> {
         self.object.get().open(py)?;
         let (owner, members) = (self.owner.load(Relaxed), &self.inner.membership);
@@ -67,8 +68,8 @@ impl Transaction {
 
     /// Begins the transaction for its owner, and waits in this thread. Returns true; false after the timeout, None if
     /// waits were stopped. With `only_late`, waits only for a single operation that does not end, and not for another
-    /// transaction. Sets `is_late` if such an operation has prevented the last attempt. Undoes a begun transaction if
-    /// the wait raises an error.
+    /// transaction. Sets `is_late` if such an operation has prevented the last attempt. Raises LocalProtocolError if
+    /// another task of this thread is within a transaction. Undoes a begun transaction if the wait raises an error.
     fn wait(
         &self,
         py: Python<'_>,
@@ -154,7 +155,8 @@ impl Transaction {
     }
 
     /// Ends the transaction or savepoint, if it has begun, and releases this for another block. Commits or keeps the
-    /// changes if `is_kept` is true; undoes them otherwise, and lets Python forget the classes that were added.
+    /// changes if `is_kept` is true; undoes them otherwise, and lets Python forget the classes that were added. Raises
+    /// the exception of a commit that has failed: the transaction has ended all the same.
     fn end(&self, py: Python<'_>, is_kept: bool) -> PyResult<()> {
         let (owner, savepoint) = (self.owner.load(Relaxed), self.savepoint.swap(0, Relaxed));
         let is_open = self.is_open.swap(false, Relaxed);

@@ -14,6 +14,7 @@ pub(super) struct MessageInPlace {
 }
 
 impl MessageInPlace {
+    /// Takes over a pin of the subscription, and a handle that keeps this process a member.
     pub(super) fn new(
         subscription: Arc<topic::Subscription>,
         pin: Box<Pin>,

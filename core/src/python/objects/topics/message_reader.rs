@@ -39,7 +39,7 @@ impl MessageReader {
 
     /// Returns a message as a Python object. `last` caches the publisher. Moves the pin of a block that is read in
     /// place from `message` to `held`, by which the caller reads the message again after an interruption. Raises
-    /// DecodeError.
+    /// DecodeError, the exception of a signal handler, and what the function `publisher` raises.
     #[inline]
     pub(super) fn read<'py>(
         &self,
@@ -156,7 +156,8 @@ impl MessageReader {
         raised().map_or_else(|error| error, PyErr::from_value)
     }
 
-    /// Returns the publisher of a message as a Python object, which the first message of a publisher makes.
+    /// Returns the publisher of a message as a Python object, which the first message of a publisher makes. Raises what
+    /// the function `publisher` raises.
     fn publisher_of(
         &self,
         py: Python<'_>,

@@ -54,7 +54,7 @@ impl AttachWait {
 }
 
 impl AttachWait {
-    /// Returns true if all subscribers have attached.
+    /// Returns true if all subscribers have attached; the other ones then wake this process as they attach.
     fn is_attached(&self) -> Result<bool, ObjectError> {
         let on_full = self.waiting.on_full();
         self.waiting.publication().is_attached_by_all(on_full)
@@ -81,6 +81,7 @@ impl Publisher {
     }
 
     /// Publishes records, as far as there is room. Returns them if some have to wait for room, and None otherwise.
+    /// Raises what `PendingRecords::advance` raises.
     fn publish_or_pend(
         &self,
         py: Python<'_>,
@@ -95,7 +96,8 @@ impl Publisher {
     }
 }
 
-/// Encodes a value, and adds its record to a batch, of which `small` has the bytes.
+/// Encodes a value, and adds its record to a batch, of which `small` has the bytes. Raises what `Values::write` raises:
+/// the batch is unchanged then.
 fn add(
     py: Python<'_>,
     values: &Values,

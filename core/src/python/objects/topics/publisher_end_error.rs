@@ -20,6 +20,8 @@ pub(super) struct PublisherEndError {
 }
 
 impl PublisherEndError {
+    /// Returns an end whose exception is of this class of `shmrpc.errors`. `why` continues the sentence that begins
+    /// with the publisher.
     pub(super) fn new(
         class: &'static str,
         publisher: EndedPublisher,

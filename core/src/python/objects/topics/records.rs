@@ -60,6 +60,7 @@ pub struct PendingRecords {
 }
 
 impl PendingRecords {
+    /// Returns a batch of which nothing is published. `small` has the small records as `Values::write` appends them.
     pub(crate) fn new(
         object: Py<SharedObject>,
         publication: Arc<Publication>,
@@ -92,8 +93,8 @@ impl PendingRecords {
         result.map_err(|error| object_error(py, self.publication.membership(), error))
     }
 
-    /// Publishes further records, without the GIL if that takes long. Returns true if all are published; otherwise the
-    /// next call continues with the rest.
+    /// Publishes further records, without the GIL if that takes long, and waits for no room. Returns true if all are
+    /// published; otherwise the next call continues with the rest. Raises the exception for an unusable topic.
     pub(crate) fn advance(&self, py: Python<'_>, on_full: OnFull) -> PyResult<bool> {
         let is_long = self.small.len() >= LONG
             || (self.records.iter()).any(|record| matches!(record, Record::Large(_)));
@@ -104,7 +105,7 @@ impl PendingRecords {
         self.map_error(py, done)
     }
 
-    /// Publishes further records. Returns true if all are published.
+    /// Publishes further records, under the lock of the progress. Returns true if all are published.
     fn publish(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         while progress.done < self.records.len() {
@@ -191,7 +192,8 @@ impl PendingRecords {
         Ok(None)
     }
 
-    /// Reserves the block of the only record, which the program fills. Returns true if there is a block.
+    /// Reserves the block of the only record, which the program fills. Returns true if there is a block; false without
+    /// room, and for any other batch.
     fn reserve_with(&self, on_full: OnFull) -> Result<bool, ObjectError> {
         let progress = &mut *lock(&self.progress);
         if let (0, [Record::Large(large)]) = (progress.done, &self.records[..]) {

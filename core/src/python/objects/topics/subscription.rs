@@ -127,7 +127,7 @@ impl Subscription {
 
     /// Passes up to `max_messages` messages to `accept`, without a wait, and returns their number. Without a message,
     /// arms the slot of the event loop, if it has one. Raises the end of a publisher once, and the error of a message
-    /// that cannot be read, which is then lost.
+    /// that cannot be read, which is then lost; a message at which a signal handler raises stays.
     fn get_some<'py>(
         &self,
         py: Python<'py>,

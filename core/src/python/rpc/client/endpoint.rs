@@ -38,10 +38,11 @@ impl Endpoint {
         self.function.bind(py)
     }
 
-    /// Makes a call. An error of `exchange` goes to `finish`, which raises or retries.
+    /// Makes a call. An error of `exchange` goes to `finish`, which raises or retries. Raises what the functions raise,
+    /// and the error for a result that cannot be read.
     ///
-    /// Returns the result, what Python returns for a call that the native path cannot complete, or the call in flight
-    /// if its task yields to the event loop.
+    /// Returns the result (`Return`), what Python returns for a call that the native path cannot complete (`Await`), or
+    /// the call in flight if its task yields to the event loop (`Yield`).
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -61,8 +62,8 @@ impl Endpoint {
         self.proceed(reply, &body, args, kwargs, call)
     }
 
-    /// Continues a call with its reply; `body` is the buffer of a short reply. Returns what [`call`](Self::call)
-    /// returns.
+    /// Continues a call with its reply; `body` is the buffer of a short reply. Returns and raises what
+    /// [`call`](Self::call) does.
     #[inline]
     pub(crate) fn proceed<'py>(
         &self,

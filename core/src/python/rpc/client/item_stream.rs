@@ -39,8 +39,8 @@ pub struct NextItem {
 }
 
 impl NextItem {
-    /// Takes the next item of the current batch, and removes it from the list. Returns None, and drops the batch, if
-    /// there is no item left.
+    /// Takes the next item of the current batch, and puts None in its place in the list. Returns None, and drops the
+    /// batch, if there is no item left.
     #[inline]
     fn take_item<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let mut batch = lock(&self.batch);

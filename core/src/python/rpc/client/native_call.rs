@@ -57,7 +57,8 @@ pub(crate) struct InFlightCall {
 
 impl NativeCall {
     /// Writes a request to `body`, and returns its opcode and the call, with the next id. Returns None, and takes no
-    /// id, if the native path does not support the call: `body` may hold a part of the request then.
+    /// id, if the native path does not support the call: `body` may hold a part of the request then. Raises what
+    /// `nearest` raises.
     #[inline]
     pub(crate) fn write_request(
         &self,
@@ -82,7 +83,8 @@ impl NativeCall {
         }))
     }
 
-    /// Writes the body of a request, and returns the opcode. Fails if the core cannot write an argument.
+    /// Writes the body of a request, and returns the opcode. Fails if the core cannot write an argument: `body` may
+    /// hold a part of the request then. The caller passes no deadline with `kwargs`.
     #[inline]
     fn write_body(
         &self,
@@ -112,7 +114,7 @@ impl NativeCall {
     }
 
     /// Returns the deadline of a call that begins now, its own or the inherited one, in nanoseconds of the host's
-    /// clock; None if there is none.
+    /// clock; None if there is none. Raises what `nearest` raises.
     #[inline]
     fn deadline(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         let own = self.timeout.map(|timeout| {

@@ -230,8 +230,8 @@ impl SharedChannel {
         Ok(Some(frame))
     }
 
-    /// Delivers a frame to its call. Drops the frame if no thread waits for the call. Raises ChannelError for an item
-    /// without credit.
+    /// Delivers a frame to its call, and wakes the thread of the call. Drops the frame if the call is not registered.
+    /// Raises ChannelError for an item without credit.
     pub(crate) fn deliver(&self, py: Python<'_>, frame: Frame) -> PyResult<()> {
         let mut state = self.lock();
         let Some(entry) = state.calls.get_mut(&frame.id) else {
@@ -282,8 +282,8 @@ impl SharedChannel {
         }
     }
 
-    /// Waits for the next frame of a call for at most `limit`, and returns the frame. Returns None if no frame came, if
-    /// the call was interrupted, or after `check_interval`. Raises ChannelError, or what a signal handler raises.
+    /// Waits at most `limit` for the next frame of a call. Returns None without one, if the call was interrupted, or
+    /// after `check_interval`; after any other result the caller calls `wake_next`. Raises what `drive` does.
     pub(crate) fn next_frame(
         &self,
         py: Python<'_>,
@@ -404,7 +404,7 @@ impl SharedChannel {
         Ok(true)
     }
 
-    /// Wakes all waiting threads, each of which returns without a frame.
+    /// Interrupts each registered call once: its wait, or else its next one, returns None unless a frame has arrived.
     pub(crate) fn interrupt(&self) {
         let mut state = self.lock();
         state.interruptions += 1;

@@ -15,7 +15,7 @@ use pyo3::types::PyTuple;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Converts seconds to a duration: negative ones to zero, and too many to the longest duration.
+/// Converts seconds to a duration: a negative number or NaN to zero, and too many to the longest duration.
 fn seconds(limit: f64) -> Duration {
     Duration::try_from_secs_f64(limit.max(0.0)).unwrap_or(Duration::MAX)
 }
@@ -159,7 +159,7 @@ impl Exchange for ThreadCalls {
 }
 
 impl ThreadCalls {
-    /// Returns the handle of a registered call.
+    /// Returns the handle of a registered call, whose drop ends the call.
     fn pending(&self, id: u64) -> PendingCall {
         PendingCall {
             shared: self.0.clone(),
@@ -167,7 +167,8 @@ impl ThreadCalls {
         }
     }
 
-    /// Registers a call, sends its request, and returns its handle. Raises the error of a request that was not sent.
+    /// Registers a call, sends its request, and returns its handle. Raises the error of a request that was not sent,
+    /// and then leaves no call registered.
     fn send_registered(
         &self,
         py: Python<'_>,

@@ -30,8 +30,9 @@ pub struct ThreadEndpoint {
 const CALLS_PER_CHECK: u32 = 256;
 
 impl ThreadEndpoint {
-    /// Counts a call, and lets the reconnector check once in `CALLS_PER_CHECK` calls. Returns true if calls must leave
-    /// the native path, because the server wants its client to reconnect; false between two checks.
+    /// Counts a call, and calls `look` of the reconnector once in `CALLS_PER_CHECK` calls. Returns true if calls must
+    /// leave the native path, because the server wants its client to reconnect; false between two checks. Raises what
+    /// `look` raises.
     #[inline]
     fn must_leave(&self, py: Python<'_>) -> PyResult<bool> {
         // Relaxed: under the GIL, and the exact count does not matter.

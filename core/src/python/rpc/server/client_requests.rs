@@ -63,7 +63,7 @@ impl ClientRequests {
     /// outcome. The outcome is `Unsupported`, and nothing has changed, if this is closed, if the core cannot run the
     /// handler or read the request, if the id is in use, or if the call has to wait for others of the client. After
     /// any other outcome the request is still the current call. Raises no error of the function: the error becomes the
-    /// reply, or is recorded for a one-way call.
+    /// reply, or is recorded for a one-way call. Raises what Python's functions for this raise, and `is_full`.
     #[inline]
     #[allow(clippy::too_many_arguments)] // In one place.
     pub(crate) fn run<'py>(
@@ -139,7 +139,7 @@ impl ClientRequests {
         }
     }
 
-    /// Sends `error` as the reply to the call `id` of the client `key`.
+    /// Sends `error` as the reply to the call `id` of the client `key`: see `HandlerTable::fail`.
     #[cold]
     pub(crate) fn fail(
         &self,

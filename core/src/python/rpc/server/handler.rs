@@ -66,7 +66,7 @@ impl CoroutineRunner {
 }
 
 impl CoroutineRunner {
-    /// Returns true if a call of this client has to wait.
+    /// Returns true if a call of this client has to wait. Raises what the function `is_full` raises.
     pub(crate) fn is_full(&self, py: Python<'_>, client: &Py<PyAny>) -> PyResult<bool> {
         self.is_full.bind(py).call1((client,))?.is_truthy()
     }
@@ -139,7 +139,7 @@ impl Arguments {
         }
     }
 
-    /// Adds an argument. Fails if there are too many.
+    /// Adds an argument. Fails, and drops the argument, if there are `MAX_ARGUMENTS` already.
     fn push(&mut self, value: Bound<'_, PyAny>) -> Result<(), Unreadable> {
         if self.len == MAX_ARGUMENTS {
             return Err(Unreadable);
@@ -149,7 +149,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Calls a function, and returns its result. `names` are the names of the last arguments.
+    /// Calls a function, and returns or raises its result. `names` are the names of the last arguments.
     pub(crate) fn call<'py>(
         &mut self,
         function: &Bound<'py, PyAny>,
@@ -192,7 +192,7 @@ impl Handler {
     }
 
     /// Reads `count` positional arguments, behind the head of their array. Fails if their number or a type does not
-    /// fit.
+    /// fit, or if there are more than `MAX_ARGUMENTS`.
     #[inline]
     pub(crate) fn read_positional<'py>(
         &self,
@@ -212,7 +212,8 @@ impl Handler {
     }
 
     /// Reads positional and keyword arguments, with the head of their array. Returns the arguments, and the names of
-    /// the keyword arguments, which come last. Fails if a name, a number or a type does not fit.
+    /// the keyword arguments, which come last. Fails if a name, a number or a type does not fit, if an argument is
+    /// missing or occurs twice, or if the function has more than `MAX_ARGUMENTS` parameters.
     pub(crate) fn read_named<'py>(
         &self,
         py: Python<'py>,

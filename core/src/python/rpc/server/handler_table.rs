@@ -138,7 +138,7 @@ impl HandlerTable {
         self.current_call.get().begin(key, opcode, id, deadline);
     }
 
-    /// Sends the reply for a call that has failed.
+    /// Sends the reply for a call that has failed. Raises what the function `fail` raises.
     #[cold]
     pub(crate) fn fail(
         &self,
@@ -151,7 +151,7 @@ impl HandlerTable {
         fail.call1((key, id, error.into_value(py))).map(drop)
     }
 
-    /// Records that a one-way call has failed.
+    /// Records that a one-way call has failed. Raises what the function `note` raises.
     #[cold]
     pub(crate) fn note_one_way_failure(
         &self,
@@ -226,7 +226,8 @@ impl HandlerTable {
         [self.positional, self.keywords, self.timed, self.headed].contains(&kind)
     }
 
-    /// Calls the function in a new context, which stays entered, and returns or raises its result.
+    /// Calls the function in a new context, which stays entered, and returns or raises its result. Raises RuntimeError
+    /// if the last context cannot be left.
     #[inline]
     pub(crate) fn call<'py>(
         &self,

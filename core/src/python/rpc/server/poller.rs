@@ -61,7 +61,7 @@ struct PendingReply<'py> {
 
 impl PendingReply<'_> {
     /// Sends an error as the reply if the reply itself is too large to be sent, or too many bytes wait. Ignores any
-    /// other error: the next poll reports a violation.
+    /// other error: the next poll reports a violation. Raises what the function `fail` raises.
     fn check_sent(&self, py: Python<'_>, sent: Result<SendOutcome, SendError>) -> PyResult<()> {
         match sent {
             Err(error @ (SendError::Oversize { .. } | SendError::Backlog { .. })) => self
@@ -75,13 +75,13 @@ impl PendingReply<'_> {
 }
 
 impl Poller {
-    /// Locks the channels. The lock is never held while the thread waits for the GIL.
+    /// Locks the channels. The caller must not wait for the GIL, or run Python code, while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, poller::Poller<Client>> {
         lock(&self.inner)
     }
 
-    /// Receives frames, and runs the requests that the core may run. Returns the first frame that Python has to handle;
-    /// None when it is time to rest.
+    /// Receives frames from the found one on, and runs the requests that the core may run. Returns the first frame that
+    /// Python has to handle; None when it is time to rest. Raises what Python's functions for a reply raise.
     #[inline]
     fn receive<'py>(
         &self,
@@ -129,7 +129,7 @@ impl Poller {
         inner.poll()
     }
 
-    /// Receives the found frame, and runs its request if the core may.
+    /// Receives the found frame, and runs its request if the core may. Raises what `receive` raises.
     #[inline]
     fn run<'py>(
         &self,
@@ -221,7 +221,7 @@ impl Poller {
         Err(error)
     }
 
-    /// Returns the frame that stands for a channel whose peer broke the rules.
+    /// Returns the frame (key, fault, 0, error) for a channel whose peer broke the rules.
     fn report_fault<'py>(
         &self,
         key: Bound<'py, PyAny>,

@@ -30,7 +30,8 @@ impl QueueMembership {
         ObjectQueue::count_items_in(word)
     }
 
-    /// Releases memory that has been free for a while, and requests another check if more may be released later.
+    /// Releases memory that has been free for a while, and requests another check if more may be released later. Waits
+    /// for the owner lock for at most `RECOVERY_TIMEOUT`.
     fn reclaim_memory(&self) {
         let mut state = lock(&self.trim_state);
         let queue = self.unchecked_queue();

@@ -24,6 +24,8 @@ impl Object for StoreMembership {
             .report_mapped(self.members().slot(), 0);
     }
 
+    /// Moves to the current copy, if there is one. In a single-writer store, becomes the owner if `is_writable` is true
+    /// and there is none, otherwise a reader, whose watcher follows new owners.
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
         if !self.shape().has_single_writer() {
             let moved = self.finish_replacing();
@@ -36,6 +38,7 @@ impl Object for StoreMembership {
         self.begin_following()
     }
 
+    /// Becomes the owner of a single-writer store that has none.
     fn reopen(&self) -> Result<(), ObjectError> {
         match self.shape().has_single_writer() {
             true => self.become_owner(),
@@ -43,6 +46,8 @@ impl Object for StoreMembership {
         }
     }
 
+    /// Undoes the open transaction, and ends the pins and watches of this process. Returns the guard of
+    /// `lock_contents`.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         let guard = self.lock_contents();
         let (store, self_id) = (self.unchecked_store(), self.members().self_id());

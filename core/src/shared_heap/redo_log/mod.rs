@@ -132,7 +132,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.poison_if_corrupt(copied)
     }
 
-    /// Retries a read until `deadline`, in a process that cannot take the lock.
+    /// Retries a read until `deadline`, in a process that cannot take the lock. Fails with [`HeapError::NeverStable`],
+    /// at once if the deadline has passed.
     #[cold]
     fn read_until<R, E: TransactionError>(
         &self,
@@ -149,7 +150,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Err(HeapError::NeverStable.into())
     }
 
-    /// Finishes the commit during which the owner died. The memory must be visible to this process alone.
+    /// Finishes the commit during which the owner died. The memory must be visible to this process alone, and be
+    /// writable. Fails with [`HeapError::Poisoned`] if the log is corrupt.
     pub fn finish_commit(&self) -> Result<(), HeapError> {
         // Relaxed: no other process changes it.
         let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);

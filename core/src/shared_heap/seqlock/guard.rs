@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicUsize as PrivateUsize;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 
 impl<W: Words, M: Members> SeqLock<W, M> {
-    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`]. Fails as
-    /// [`check`](Self::check) does, with [`HeapError::ReadOnly`] in a read-only process, and with
-    /// [`HeapError::Detached`] or [`HeapError::Replaced`] while another thread closes or replaces the memory. The log
-    /// of a dead holder is left to the caller.
+    /// Acquires the lock until the drop of the result, or returns [`HeapError::Busy`] if `deadline` passes; see
+    /// [`owner_lock::NEVER`]. Fails as [`check`](Self::check) does, with [`HeapError::ReadOnly`] in a read-only
+    /// process, and with [`HeapError::Detached`] or [`HeapError::Replaced`] while another thread closes or replaces the
+    /// memory. The log of a dead holder is left to the caller.
     #[inline]
     pub(in crate::shared_heap) fn acquire(
         &self,

@@ -22,6 +22,7 @@ use std::sync::Arc;
 struct AllKinds;
 
 impl Kinds for AllKinds {
+    /// Builds the membership of the kind that the shape names. Panics for a connection.
     fn build(&self, parts: Parts) -> Result<Arc<dyn Object>, ObjectError> {
         Ok(match parts.shape.kind {
             Kind::Memory | Kind::Semaphore | Kind::Lock => SemaphoreMembership::build(parts),
@@ -34,6 +35,8 @@ impl Kinds for AllKinds {
         })
     }
 
+    /// Counts the items of a queue, and names the copy of a store that has no single writer; 0 and None for other
+    /// kinds.
     fn inspect_leftover(&self, memory: &ObjectMemory) -> Leftover {
         let (mapping, shape) = (&memory.mapping, memory.shape);
         Leftover {

@@ -65,8 +65,8 @@ pub(super) fn inspect(
 
 /// Recovers the slots of dead members, one thread at a time, and wakes all sleepers if there were any. Leaves what
 /// cannot be recovered now to the watcher (`must_retry_recovery`). Blocks while another thread of this process
-/// recovers, and while the contents of a dead member need an owner lock that is not free: for at most
-/// `RECOVERY_TIMEOUT` each.
+/// recovers, and for each dead member whose contents need an owner lock that is not free: for `RECOVERY_TIMEOUT`, or
+/// longer while a store moves to a copy.
 pub(super) fn recover_dead(object: &dyn Object) {
     let membership = object.membership();
     let members = membership.members();
@@ -195,6 +195,7 @@ impl<O: Object> Watched for O {
         self.after_recovery();
     }
 
+    /// Returns true if the recheck, or a chore of the kind, is requested.
     fn is_requested(&self, chore: Chore) -> bool {
         match chore {
             Chore::Recheck => self.membership().is_recheck_requested(),
@@ -202,6 +203,7 @@ impl<O: Object> Watched for O {
         }
     }
 
+    /// Does the recheck, or a chore of the kind.
     fn perform(&self, chore: Chore) {
         match chore {
             Chore::Recheck => recheck(self),

@@ -62,6 +62,7 @@ impl<'a> SoleSpinner<'a> {
 }
 
 impl Drop for SoleSpinner<'_> {
+    /// Gives the right back, unless its time was over and another thread has it.
     fn drop(&mut self) {
         // Relaxed: the fence before our last look orders it. It fails if our time was over, and another thread spins.
         let ours = self.until;

@@ -193,6 +193,8 @@ impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
+    /// Logs the old value, and stores the new one at once. Fails with [`HeapError::TransactionTooLarge`] beyond
+    /// `CAPACITY` changes, each of which counts, also of the same word.
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let log = self.log;
@@ -258,6 +260,7 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
+    /// Undoes the changes that are not committed, then releases the lock. Does nothing in a forked child.
     #[inline]
     fn drop(&mut self) {
         let seqlock = &self.log.0;

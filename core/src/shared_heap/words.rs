@@ -94,6 +94,7 @@ impl Words for crate::memory::mapping::SharedMapping {
         self.is_truncated()
     }
 
+    /// Appends the bytes; nothing if they are not within the memory. `at` may be any value.
     #[inline]
     fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
         let size = self.size() as u64;
@@ -106,6 +107,7 @@ impl Words for crate::memory::mapping::SharedMapping {
         true
     }
 
+    /// Copies the bytes; none if they are not within the memory. `at` may be any value.
     #[inline]
     fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
         let (size, len) = (self.size() as u64, bytes.len() as u64);

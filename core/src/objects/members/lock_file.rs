@@ -270,6 +270,7 @@ impl MemberLocks for LockFile {
 }
 
 impl Drop for LockFile {
+    /// Closes the file as `close` does: not in a forked child.
     fn drop(&mut self) {
         self.close();
     }

@@ -306,11 +306,14 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
 }
 
 impl<W: Words, L: MemberLocks> shared_heap::Members for Members<W, L> {
+    /// Returns the id of this member, also once it has left; 0 for a process that only inspects.
     #[inline]
     fn self_id(&self) -> u64 {
         self.self_id.0
     }
 
+    /// Returns true for this member, and for a member whose id its slot still has and whose lock is held or cannot be
+    /// read.
     fn is_alive(&self, member: u64) -> bool {
         let id = MemberId(member);
         let is_current = |slot: u32| self.id_at(slot) == id && self.is_alive(slot);

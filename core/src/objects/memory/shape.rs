@@ -254,6 +254,7 @@ impl Shape {
 }
 
 impl fmt::Display for Shape {
+    /// Describes the object for an error message, with an article and the options of its constructor.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = self.amount;
         match self.kind {

@@ -18,6 +18,7 @@ impl Object for StoreMembership {
         self
     }
 
+    /// Reports to the owner of a single-writer store that this process has mapped no contents.
     fn prepare_slot(&self) {
         // This process has no contents so far, whatever the last member of the slot had.
         self.unchecked_store()
@@ -69,6 +70,7 @@ impl Object for StoreMembership {
         self.close_contents_file();
     }
 
+    /// Removes the file of the copy that had the contents, if there is one.
     fn memory_removed(&self) {
         let copy = copy_of(self.mapping(), self.shape(), self.memory_name());
         if let Some(copy) = copy {
@@ -76,6 +78,9 @@ impl Object for StoreMembership {
         }
     }
 
+    /// Ends the pins and watches of the dead member of a slot; of the owner of a single-writer store, also marks all
+    /// watches of readers as changed. Waits for the owner lock for at most `RECOVERY_TIMEOUT`; false then, and after
+    /// other errors.
     fn recover_contents(&self, slot: u32) -> bool {
         let is_gone = |member| MemberId(member).slot() == Some(slot);
         let store = self.unchecked_store();
@@ -90,6 +95,7 @@ impl Object for StoreMembership {
         recovered.is_ok()
     }
 
+    /// Maps the contents of a new owner of a single-writer store, if there is one.
     fn before_recovery(&self) {
         self.keep_up(); // First: the new owner waits for that.
     }

@@ -63,7 +63,8 @@ impl StoreMembership {
 
     /// Ends the transaction of a task or thread, and wakes the next waiter for a transaction. Commits the changes if
     /// `is_kept` is true, and undoes them otherwise. Raises `NotHeld` if this task or thread is within no transaction.
-    /// After any other error the transaction is over, too.
+    /// After an error of the commit the transaction is over, too, and has changed nothing, unless this process is
+    /// fenced off.
     pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let Some(Transaction { open, .. }) = self.transaction.take(owner) else {

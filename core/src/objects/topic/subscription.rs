@@ -188,6 +188,7 @@ impl Subscription {
 }
 
 impl LocalSubscription for Subscription {
+    /// Attaches as the next `receive` would, and ignores errors.
     fn attach_publishers(&self) {
         drop(self.refreshed());
     }
@@ -199,6 +200,7 @@ impl LocalSubscription for Subscription {
 }
 
 impl Drop for Subscription {
+    /// Leaves as `leave` does.
     fn drop(&mut self) {
         self.leave();
     }

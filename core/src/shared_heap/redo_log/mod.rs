@@ -285,6 +285,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
 }
 
 impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
+    /// Returns the value that this transaction has set, or else the one in the memory.
     #[inline]
     fn get(&self, at: u64) -> Result<u64, HeapError> {
         if self.pending.writes.count > 0
@@ -306,6 +307,8 @@ impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
 }
 
 impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
+    /// Collects the change until the commit; stores at once in fresh memory. Fails only for an offset that must not
+    /// change.
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let Some(word) = self.log.seqlock.changeable(at) else {

@@ -77,6 +77,7 @@ impl<'a> ActiveThread<'a> {
 }
 
 impl Drop for ActiveThread<'_> {
+    /// Counts the thread no longer.
     #[inline]
     fn drop(&mut self) {
         // Release: the work under the lock is before the decrement that `close` reads.
@@ -102,6 +103,8 @@ impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
+    /// Releases the lock, and poisons the memory if another process has overwritten it. Does nothing in a forked child
+    /// or a process whose member number is 0.
     #[inline]
     fn drop(&mut self) {
         // A process that has left has lost the lock: others take it over as that of a dead member.

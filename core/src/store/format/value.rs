@@ -67,6 +67,7 @@ pub(in crate::store) enum Canonical<'k> {
 }
 
 impl PartialEq for Canonical<'_> {
+    /// Returns true for keys that are equal in Python, such as 1 and 1.0.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {

@@ -245,8 +245,9 @@ impl Watcher {
         live.collect()
     }
 
-    /// Sleeps for at most `limit`, and returns the keys of the objects whose descriptors are readable, at most
-    /// `EVENTS`; `WAKE_KEY` is among them after a request.
+    /// Sleeps for at most `limit`, without a limit if that is None, and returns the keys of the objects whose
+    /// descriptors are readable, at most `EVENTS`; `WAKE_KEY` is among them after a request. Returns none after an
+    /// error.
     fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
         let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];

@@ -48,7 +48,8 @@ impl QueueMembership {
     }
 
     /// Puts the item that fills the first `used` bytes of a chunk, and takes the chunk out of `chunk`. Leaves the chunk
-    /// there, also after an error, unless the item is stored.
+    /// there, for the caller to free, unless the item is stored. After an error other than `Changing` the chunk may be
+    /// gone, and its memory stays reserved until this process leaves.
     pub fn link_chunk(
         &self,
         chunk: &mut Option<Chunk>,

@@ -32,7 +32,7 @@ pub fn beside_sibling_error() -> StoreRefused {
 
 impl StoreMembership {
     /// Initializes the store unless that is done, and returns the root container. Waits for the owner lock for at most
-    /// `RECOVERY_TIMEOUT`.
+    /// `RECOVERY_TIMEOUT`. Raises `Changing` if another process holds the lock longer.
     pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
         self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);

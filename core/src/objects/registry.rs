@@ -125,7 +125,7 @@ impl Registry {
             .map_err(ObjectError::os("this process has no identity of its own"))
     }
 
-    /// Returns true if another thread is in `leave_all`, at the end of the process: waits here must raise no error.
+    /// Returns true once another thread has begun `leave_all`, as the process ends: waits here must raise no error.
     pub fn is_exiting_elsewhere(&self) -> bool {
         let exiting = self.exit_thread.get();
         exiting.is_some_and(|&exiting| exiting != thread::current().id())

@@ -87,7 +87,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Frees the removed blocks that no reader has pinned, in a transaction of its own, whose wait for the lock
-    /// `deadline` bounds. Does nothing in a store without readers' table. After an error the next commit tries again.
+    /// `deadline` bounds. Does nothing without a reader table. After an error the next commit tries again.
     pub fn free_deferred(&self, deadline: u64) -> Result<(), StoreError> {
         if self.readers_at.is_none() {
             return Ok(());

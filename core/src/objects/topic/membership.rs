@@ -119,7 +119,7 @@ impl TopicMembership {
         }
     }
 
-    /// Wakes publishers that wait for room, if a change has made some. Wakes all of them.
+    /// Wakes all publishers that wait for room, if a change has made some.
     pub(super) fn wake_for(&self, wakeups: Wakeups) {
         if wakeups.room {
             self.wake_all(ROOM);

@@ -19,7 +19,8 @@ const EVENTS: u32 = libc::IN_ATTRIB | libc::IN_DELETE_SELF | libc::IN_MOVE_SELF 
 /// Returns a descriptor that becomes readable once an object may have appeared in one of these directories. Such a
 /// descriptor is of no further use: the caller watches again, then looks for the object.
 ///
-/// Raises EMFILE if the user has as many watches as the system allows.
+/// Raises EMFILE if the user has as many inotify instances, or this process as many descriptors, as the system allows;
+/// ENOSPC if the user has as many watches; and ENOENT or ENOTDIR for a path that is no directory.
 pub fn watch(directories: &[PathBuf]) -> io::Result<OwnedFd> {
     let flags = libc::IN_CLOEXEC | libc::IN_NONBLOCK;
     // SAFETY: no memory is involved; the descriptor is ours alone.

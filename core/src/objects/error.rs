@@ -8,6 +8,10 @@ use std::io;
 use thiserror::Error;
 
 /// Error raised when an object cannot be opened or used.
+///
+/// `Busy` is about the entry lock, `Changing` about the owner lock of a queue or a store. `NotHeld` is a call that the
+/// state of the caller forbids: it lacks a permit, a transaction or an owner, or has one already. `Crowded` is about a
+/// wait set, and `Full` about the members, publishers or subscribers.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the texts say what the fields hold")]
 pub enum ObjectError {
@@ -84,7 +88,8 @@ fn describe_read_only(owner: Option<Holder>) -> String {
 }
 
 impl ObjectError {
-    /// Returns true if the text is a predicate, whose subject is the object's name.
+    /// Returns true if the text is a predicate, whose subject is the object's name. False if the text is a sentence of
+    /// its own, to follow the name and a colon.
     pub fn is_predicate(&self) -> bool {
         match self {
             ObjectError::Mismatch { .. }
@@ -109,7 +114,8 @@ impl ObjectError {
         }
     }
 
-    /// Returns a function that makes the error for memory that the system refuses; `what` needs the memory.
+    /// Returns a function that makes an `Os` error for memory that the system refuses. `what` says what needs the
+    /// memory. The text says that there is no room if the error is ENOSPC, ENOMEM, EDQUOT or EFBIG.
     pub(super) fn no_memory(what: &str) -> impl FnOnce(io::Error) -> ObjectError + use<> {
         let what = what.to_owned();
         move |error| ObjectError::Os {
@@ -123,13 +129,13 @@ impl ObjectError {
         }
     }
 
-    /// Returns a function that makes the error for a failed system call; `what` says what failed.
+    /// Returns a function that makes an `Os` error for a failed system call; `what` says what failed.
     pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> ObjectError {
         let what = what.into();
         move |error| ObjectError::Os { what, error }
     }
 
-    /// Makes the error for a failure that `code` of errno describes.
+    /// Makes an `Os` error for a failure that `code` of errno describes; `what` says what failed.
     pub(super) fn from_errno(what: impl Into<String>, code: libc::c_int) -> ObjectError {
         ObjectError::os(what)(io::Error::from_raw_os_error(code))
     }

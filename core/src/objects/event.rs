@@ -1,6 +1,8 @@
 //! Events: a flag that members set, clear and wait for.
 //!
 //! The word counts how often the event was set, times two, plus one while it is set.
+//!
+//! Operations raise what `Membership::check` raises, and never block.
 
 use super::error::ObjectError;
 use super::members::watcher::Watched;
@@ -61,7 +63,7 @@ impl EventMembership {
         self.unless_cut_off(())
     }
 
-    /// Clears the event.
+    /// Clears the event; its waiters sleep on. Does nothing if the event is clear.
     pub fn clear(&self) -> Result<(), ObjectError> {
         self.check()?;
         // Relaxed: nothing is handed over.
@@ -69,14 +71,15 @@ impl EventMembership {
         self.unless_cut_off(())
     }
 
-    /// Returns the word of the event: odd while it is set.
+    /// Returns the word of the event, for a later `was_set_since`: odd while the event is set.
     pub fn word(&self) -> Result<u64, ObjectError> {
         self.check()?;
         // Acquire: pairs with the Release of `set`.
         self.unless_cut_off(self.event().load(Ordering::Acquire))
     }
 
-    /// Returns true if the event is set, or was set since the word was `since`.
+    /// Returns true if the event is set now, or was set at least once since `word` returned `since`, also if it was
+    /// cleared afterwards.
     pub fn was_set_since(&self, since: u64) -> Result<bool, ObjectError> {
         let now = self.word()?;
         Ok(now & 1 == 1 || now >> 1 != since >> 1)

@@ -18,14 +18,15 @@ pub fn is_own_regular_file(file: &Metadata) -> bool {
     file.is_file() && file.uid() == effective_user()
 }
 
-/// Makes `descriptor`, which keeps its number, refer to `file`.
+/// Makes `descriptor`, which keeps its number, refer to `file`. Closes the file that `descriptor` had; after an error,
+/// `descriptor` keeps that file.
 pub fn replace_descriptor(descriptor: &OwnedFd, file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: no memory is involved; both are open, and `descriptor` stays open, as another file.
     check_syscall(unsafe { libc::dup3(file.as_raw_fd(), descriptor.as_raw_fd(), libc::O_CLOEXEC) })
         .map(drop)
 }
 
-/// Returns 128 random bits of the system.
+/// Returns 128 random bits of the system. Raises `Os` if the system provides none.
 pub fn random() -> Result<u128, ObjectError> {
     let mut bytes = [0u8; 16];
     // SAFETY: the buffer has this many writable bytes. So few come at once.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 struct AllKinds;
 
 impl Kinds for AllKinds {
+    /// Builds the membership of the kind that the shape names. Panics for a connection.
     fn build(&self, parts: Parts) -> Result<Arc<dyn Object>, ObjectError> {
         Ok(match parts.shape.kind {
             Kind::Memory | Kind::Semaphore | Kind::Lock => SemaphoreMembership::build(parts),
@@ -34,6 +35,8 @@ impl Kinds for AllKinds {
         })
     }
 
+    /// Counts the items of a queue, and names the copy of a store that has no single writer; 0 and None for other
+    /// kinds.
     fn inspect_leftover(&self, memory: &ObjectMemory) -> Leftover {
         let (mapping, shape) = (&memory.mapping, memory.shape);
         Leftover {
@@ -53,12 +56,12 @@ impl Kinds for AllKinds {
 static REGISTRY: Registry = Registry::new(&AllKinds);
 
 /// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns None
-/// for an object without members.
+/// for an object without members. The errors are those of `Registry::open`.
 pub fn open(address: &ObjectAddress, shape: Option<Shape>) -> Result<Option<Handle>, ObjectError> {
     REGISTRY.open(address, shape)
 }
 
-/// Leaves all objects, at the end of the process.
+/// Leaves all objects, at the end of the process: see `Registry::leave_all`.
 pub fn leave_all() {
     REGISTRY.leave_all();
 }
@@ -86,12 +89,15 @@ pub struct Report {
     pub waiters: usize,
 }
 
-/// Returns a report on an object, of which this process need not be a member. Returns None if no process is one.
+/// Returns a report on an object, of which this process need not be a member. Returns None if no process is one. Raises
+/// the errors of `Registry::inspect` and of `report`.
 pub fn inspect(address: &ObjectAddress) -> Result<Option<Report>, ObjectError> {
     REGISTRY.inspect(address, |object| report(&**object))
 }
 
 /// Returns a report on an object that this process has open or inspects, after an audit: corruption poisons the object.
+/// Lists living members only. Raises `Left`, `Forked` or `Poisoned` if the object cannot be used, and `Os` if its lock
+/// file or memory cannot be read.
 pub fn report(object: &dyn Object) -> Result<Report, ObjectError> {
     audit(object)?;
     let membership = object.membership();

@@ -15,8 +15,11 @@ use std::time::Duration;
 
 /// Makes this process a member of an object. The caller holds the entry lock, and keeps it. `is_writable` is true if
 /// the caller wants to write to a single-writer store. Notifies the watchers of other members, and recovers the last
-/// member of its slot and all dead members. Raises `Full` if the object has the maximum number of members, and EBUSY if
-/// the recovery of a dead member must be repeated later.
+/// member of its slot and all dead members, which may wait for an owner lock.
+///
+/// Raises `Full` if the object has the maximum number of members, EBUSY if the recovery of a dead member must be
+/// repeated later, and what `Object::join` of the kind raises. After an error the caller drops the lock file, which
+/// ends the membership; other members recover the slot.
 pub(super) fn join(
     kinds: &dyn Kinds,
     address: &ObjectAddress,
@@ -47,7 +50,8 @@ pub(super) fn join(
     Ok(object)
 }
 
-/// Opens an object for inspection, without making this process a member.
+/// Opens an object for inspection, without making this process a member: its slot is `SLOTS`. Takes no lock, and raises
+/// the errors of the kind's `build`.
 pub(super) fn inspect(
     kinds: &dyn Kinds,
     address: &ObjectAddress,
@@ -60,7 +64,9 @@ pub(super) fn inspect(
 }
 
 /// Recovers the slots of dead members, one thread at a time, and wakes all sleepers if there were any. Leaves what
-/// cannot be recovered now to the watcher (`must_retry_recovery`).
+/// cannot be recovered now to the watcher (`must_retry_recovery`). Blocks while another thread of this process
+/// recovers, and for each dead member whose contents need an owner lock that is not free: for `RECOVERY_TIMEOUT`, or
+/// longer while a store moves to a copy.
 pub(super) fn recover_dead(object: &dyn Object) {
     let membership = object.membership();
     let members = membership.members();
@@ -105,13 +111,15 @@ fn recover_slot(object: &dyn Object, slot: u32) {
 }
 
 /// Prepares a sleep: makes the watcher recover dead members from now on, and audits the object, which it may poison.
+/// Raises the errors of `audit`, and `Os` if the watcher cannot be started.
 pub fn prepare_to_sleep(object: &dyn Object) -> Result<(), ObjectError> {
     object.membership().watch()?;
     audit(object)
 }
 
 /// Poisons the object, and raises the error, if the entry of this process was overwritten or if the memory holds a
-/// value that would block members for ever.
+/// value that would block members for ever. Raises the errors of `Membership::check`, too. May sleep for some
+/// milliseconds to check an orphaned permit again.
 pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     let membership = object.membership();
     membership.check()?;
@@ -121,9 +129,12 @@ pub fn audit(object: &dyn Object) -> Result<(), ObjectError> {
     object.audit()
 }
 
-/// Leaves an object, and releases all that this process holds of it. Calls `remove` if no other process is a member.
-/// Waits for the entry lock for at most `timeout`; without the lock, other members recover the slot. Errors are
-/// ignored. In a forked process only marks the membership as left.
+/// Leaves an object, and releases all that this process holds of it. Calls `remove`, with the entry lock held, if no
+/// other process is a member. Waits for the entry lock for at most `timeout`; without the lock, other members recover
+/// the slot. The release of a queue or a store also waits for the owner lock, within `RECOVERY_TIMEOUT` each time. The
+/// memory stays mapped until `Membership::release_memory`.
+///
+/// Errors are ignored. In a forked process only marks the membership as left.
 pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Duration) {
     let membership = object.membership();
     let lock_file = membership.lock_file();
@@ -184,6 +195,7 @@ impl<O: Object> Watched for O {
         self.after_recovery();
     }
 
+    /// Returns true if the recheck, or a chore of the kind, is requested.
     fn is_requested(&self, chore: Chore) -> bool {
         match chore {
             Chore::Recheck => self.membership().is_recheck_requested(),
@@ -191,6 +203,7 @@ impl<O: Object> Watched for O {
         }
     }
 
+    /// Does the recheck, or a chore of the kind.
     fn perform(&self, chore: Chore) {
         match chore {
             Chore::Recheck => recheck(self),
@@ -199,7 +212,8 @@ impl<O: Object> Watched for O {
     }
 }
 
-/// Wakes the next sleeper of each wait set for which the reason for an earlier wake-up still exists.
+/// Ends the requested recheck, and wakes the next sleeper of each wait set for which a reason to wake exists
+/// (`Object::is_available`).
 fn recheck(object: &dyn Object) {
     let membership = object.membership();
     membership.begin_recheck();

@@ -77,6 +77,7 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Makes the membership from its parts, with a wait set for each offset of the shape. Nothing is watched so far.
     pub(super) fn new(parts: Parts, weak_self: Weak<dyn Watched>) -> Self {
         let Parts {
             name,
@@ -171,22 +172,22 @@ impl Membership {
         self.origin.is_current()
     }
 
-    /// Returns a view that keeps the bytes of a memory mapped, and their address and number. Raises an error once this
-    /// process has left.
+    /// Returns a view that keeps the bytes of a memory mapped, and their address and number. The bytes are those behind
+    /// the permits of an object of kind `Memory`. Raises `Left` once this process has left.
     pub fn data(&self) -> Result<(MappingView, *mut u8, usize), ObjectError> {
         let (from, len) = (self.shape.data_at(), self.shape.amount as usize);
         Ok((self.view()?, self.mapping.address(from, len), len))
     }
 
-    /// Returns a view that keeps the memory mapped. Raises an error once this process has left.
+    /// Returns a view that keeps the memory mapped while the view exists. Raises `Left` once this process has left.
     pub fn view(&self) -> Result<MappingView, ObjectError> {
         self.mapping.view().ok_or(ObjectError::Left)
     }
 
     // --- usability ---
 
-    /// Raises an error if the object is poisoned or truncated, or if this process has left or was forked from the
-    /// member.
+    /// Raises `Forked` in a process that was forked from the member, `Left` if this process has left, and `Poisoned` if
+    /// the object is poisoned or the file of its memory is truncated.
     #[inline]
     pub fn check(&self) -> Result<(), ObjectError> {
         // Relaxed, both: marks alone.
@@ -199,7 +200,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Returns the reason why the object cannot be used.
+    /// Returns the reason why the object cannot be used, in the order of `check`. The caller has found that it cannot.
     #[cold]
     fn unusable_error(&self) -> ObjectError {
         if !self.origin.is_current() {
@@ -214,7 +215,7 @@ impl Membership {
     }
 
     /// Returns the result of a read or a change. Raises an error if the file of the memory was truncated, so that it
-    /// reads as zeros.
+    /// reads as zeros. A caller that has changed or read the memory returns its result through this function.
     #[inline]
     pub(super) fn unless_cut_off<T>(&self, result: T) -> Result<T, ObjectError> {
         if self.mapping.is_truncated() {
@@ -239,7 +240,7 @@ impl Membership {
     // --- sleeping ---
 
     /// Returns a slot for a thread that is about to sleep; the thread gives it to `keep_slot` afterwards. Raises
-    /// `Crowded` if the wait set is full.
+    /// `Crowded` if the wait set is full. Panics if there is no such wait set.
     pub(super) fn thread_slot(&self, set: usize) -> Result<ThreadSlot, ObjectError> {
         if let Some(slot) = lock(&self.spare_slots[set]).pop() {
             return Ok(slot);
@@ -249,14 +250,15 @@ impl Membership {
             .map_err(|error| self.slot_error(set, error))
     }
 
-    /// Keeps the slot of a thread for the next thread that sleeps, unless the object cannot be used.
+    /// Keeps the slot of a thread for the next thread that sleeps. Frees the slot if the object cannot be used.
     pub(super) fn keep_slot(&self, set: usize, slot: ThreadSlot) {
         if self.check().is_ok() {
             lock(&self.spare_slots[set]).push(slot);
         }
     }
 
-    /// Returns a slot for an event loop, with its doorbell. Raises `Crowded` if the wait set is full.
+    /// Returns a slot for an event loop, with its doorbell; dropping it frees it. Raises `Crowded` if the wait set is
+    /// full, `Os` if the doorbell cannot be made, and the errors of `check`.
     pub fn loop_slot(&self, set: usize) -> Result<LoopSlot, ObjectError> {
         self.check()?;
         let slot = self.sets[set]
@@ -266,7 +268,8 @@ impl Membership {
             .map_err(ObjectError::os("its doorbell cannot be made"))
     }
 
-    /// Converts the error of a slot of a wait set. An overwritten slot poisons the object.
+    /// Converts the error of a slot of a wait set: `Crowded` if the set is full. An overwritten slot poisons the
+    /// object.
     pub fn slot_error(&self, set: usize, error: WaitSetError) -> ObjectError {
         match error {
             WaitSetError::Full { .. } => ObjectError::Crowded,
@@ -278,7 +281,8 @@ impl Membership {
         }
     }
 
-    /// Makes the watcher watch the other members, and recovers dead ones at the first call. Idempotent.
+    /// Makes the watcher watch the other members, and recovers dead ones at the first call. Idempotent. Raises the
+    /// errors of `check`, but none once the watcher watches, and `Os` if the watcher cannot be started.
     #[inline]
     pub(super) fn watch(&self) -> Result<(), ObjectError> {
         if self.is_watching() {
@@ -320,7 +324,7 @@ impl Membership {
         self.has_left.load(Ordering::Relaxed)
     }
 
-    /// Notes that this process leaves: from now on its operations raise an error.
+    /// Notes that this process leaves: from now on `check` raises `Left`, also in operations that have begun.
     pub(super) fn mark_left(&self) {
         // Relaxed: released by the exchange that releases permits.
         self.has_left.store(true, Ordering::Relaxed);
@@ -333,7 +337,7 @@ impl Membership {
         }
     }
 
-    /// Closes the file of the memory, and releases the lock that protects the file from clean-ups.
+    /// Closes the file of the memory, and releases the lock that protects the file from clean-ups. Idempotent.
     pub(super) fn close_file(&self) {
         let file = lock(&self.file).take();
         if let Some(file) = file {
@@ -341,8 +345,8 @@ impl Membership {
         }
     }
 
-    /// Releases the entry lock, so that others can join. The first member notifies processes that wait for the
-    /// object to appear.
+    /// Releases the entry lock, which the caller holds, so that others can join. The first member notifies processes
+    /// that wait for the object to appear; if that fails, the lock stays held.
     pub(super) fn admit_others(&self, is_first: bool) -> io::Result<()> {
         // Before others join: if this process dies now, the next one is the first again.
         if is_first {

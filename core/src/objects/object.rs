@@ -23,18 +23,19 @@ pub trait Object: Any + Send + Sync {
     fn prepare_slot(&self) {}
 
     /// Joins the contents, once this process is registered. The caller has the entry lock. `is_writable` is true if the
-    /// caller wants to write to a single-writer store.
+    /// caller wants to write to a single-writer store. After an error the caller gives up the membership.
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
         let _ = is_writable;
         Ok(())
     }
 
-    /// Notes the number of items that were lost because all members were killed.
+    /// Notes the number of items of a queue that were lost because all members were killed. Other kinds ignore it.
     fn note_lost_items(&self, items: u64) {
         let _ = items;
     }
 
-    /// Prepares another handle of an object that this process has open.
+    /// Prepares another handle of an object that this process has open, if the caller has named a shape. After an error
+    /// the caller makes no handle; those that exist stay.
     fn reopen(&self) -> Result<(), ObjectError> {
         Ok(())
     }
@@ -44,8 +45,8 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Releases all that this process holds, because it leaves. Returns a guard that the caller holds until it has
-    /// left.
+    /// Releases all that this process holds, because it leaves: it is marked as left, and still a member. Returns a
+    /// guard that the caller holds until it has left. May wait for an owner lock.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         None
     }
@@ -53,17 +54,19 @@ pub trait Object: Any + Send + Sync {
     /// Closes the kind's files, because this process has left.
     fn close_files(&self) {}
 
-    /// Cleans up after the memory was removed, because this process was the last member.
+    /// Cleans up after the memory was removed, because this process was the last member. The caller has the entry lock.
     fn memory_removed(&self) {}
 
     // --- other members ---
 
-    /// Recovers what the dead member of a slot held, as far as that needs no owner lock.
+    /// Recovers what the dead member of a slot held, as far as that needs no owner lock. The caller has the lock of the
+    /// slot.
     fn recover_slot(&self, slot: u32) {
         let _ = slot;
     }
 
-    /// Recovers the contents, which needs the owner lock. Returns false if the caller must try again.
+    /// Recovers the contents that the dead member of a slot was changing or held, which needs the owner lock. The
+    /// caller has the lock of the slot. Returns false if the caller must try again later.
     fn recover_contents(&self, slot: u32) -> bool {
         let _ = slot;
         true
@@ -82,13 +85,14 @@ pub trait Object: Any + Send + Sync {
 
     // --- waiting ---
 
-    /// Returns true if a sleeper of a wait set could proceed now.
+    /// Returns true if a sleeper of a wait set could proceed now: a hint. False for wait sets whose sleepers no watcher
+    /// must wake again.
     fn is_available(&self, set: usize) -> bool {
         let _ = set;
         false
     }
 
-    /// Returns the time after which sleepers must check again, though no member wakes them.
+    /// Returns the time after which sleepers must check again, though no member wakes them; None if a wake-up suffices.
     fn next_change(&self) -> Option<Duration> {
         None
     }
@@ -108,14 +112,15 @@ pub trait Object: Any + Send + Sync {
         false
     }
 
-    /// Does a chore of the kind.
+    /// Does a chore of the kind, in the thread of the watcher. Errors are ignored.
     fn perform(&self, chore: Chore) {
         let _ = chore;
     }
 
     // --- reports ---
 
-    /// Returns the number of permits or items that a member holds.
+    /// Returns the number of permits or items that a member holds, living or dead; 0 for kinds that members cannot
+    /// hold.
     fn count_held(&self, member: MemberId) -> usize {
         let _ = member;
         0
@@ -149,7 +154,8 @@ pub struct Leftover {
 
 /// The kinds of object, for the registry.
 pub trait Kinds: Sync {
-    /// Builds the membership of an object of any kind from its parts.
+    /// Builds the membership of an object of any kind from its parts. Raises `Os` or `Foreign` if its memory cannot be
+    /// used. Panics for a connection.
     fn build(&self, parts: Parts) -> Result<Arc<dyn Object>, ObjectError>;
 
     /// Inspects memory whose members were all killed.

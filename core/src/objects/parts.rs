@@ -26,6 +26,7 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// Collects the parts. Raises `Os` if the kernel provides no page to identify this process by.
     pub(super) fn new(
         address: &ObjectAddress,
         memory: ObjectMemory,

@@ -125,15 +125,13 @@ impl Registry {
             .map_err(ObjectError::os("this process has no identity of its own"))
     }
 
-    /// Returns true if another thread of this process is leaving all objects, because the process exits: waits of this
-    /// thread must not raise errors.
+    /// Returns true once another thread has begun `leave_all`, as the process ends: waits here must raise no error.
     pub fn is_exiting_elsewhere(&self) -> bool {
         let exiting = self.exit_thread.get();
         exiting.is_some_and(|&exiting| exiting != thread::current().id())
     }
 
-    /// Leaves all objects, at the end of the process. Remaining handles stay, and their operations raise errors. Errors
-    /// of leaving are ignored.
+    /// Leaves all objects, as the process ends; errors are ignored. Operations of remaining handles raise errors.
     pub fn leave_all(&'static self) {
         let _ = self.exit_thread.set(thread::current().id());
         let Some(mut objects) = self.objects().ok().map(lock) else {
@@ -145,8 +143,9 @@ impl Registry {
     }
 
     /// Opens an object of this shape: creates it if it has no members, joins them otherwise. Without a shape, returns
-    /// None for an object without members. Raises `Mismatch` for an object of another shape, `LeftOver` for values that
-    /// killed members have left in another shape, and `Busy` if a process holds the entry lock for too long.
+    /// None for an object without members. Raises `Mismatch` for another shape, `LeftOver` for values that killed
+    /// members have left in another shape, `Busy` if a process holds the entry lock for too long, `Full`, `OfUser`,
+    /// `Foreign`, `Poisoned` or `Os`.
     pub fn open(
         &'static self,
         address: &ObjectAddress,
@@ -182,7 +181,8 @@ impl Registry {
         Ok(Some(handle))
     }
 
-    /// Calls `report` with an object, of which this process need not be a member. Returns None if no process is one.
+    /// Calls `report` with an object, also one of which this process is no member; returns None if it has no members.
+    /// Raises the errors of `report`, and `OfUser`, `Foreign` or `Os` if the object cannot be opened.
     pub fn inspect<R>(
         &'static self,
         address: &ObjectAddress,

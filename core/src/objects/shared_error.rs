@@ -8,7 +8,9 @@ use crate::shared_heap::HeapError;
 use std::io;
 
 impl Membership {
-    /// Converts the error of an operation that has changed nothing. Corruption poisons the object.
+    /// Converts the error of an operation that has changed nothing: into `Changing` for a busy owner lock, `TooLarge`
+    /// for an item beyond the limit, `Os` for missing memory, otherwise `Left`, `Forked` or `Poisoned`. Corruption
+    /// poisons the object. Once this process has left, each error becomes `Left`.
     #[cold]
     pub(super) fn map_shared_error(&self, error: HeapError) -> ObjectError {
         if self.has_left() {

@@ -1,4 +1,6 @@
 //! Signals: a counter of pending signals, each of which ends one wait.
+//!
+//! Operations raise what `Membership::check` raises, and never block.
 
 use super::error::ObjectError;
 use super::members::watcher::Watched;
@@ -97,7 +99,7 @@ impl SignalMembership {
         self.unless_cut_off(taken)
     }
 
-    /// Discards pending signals, and returns how many.
+    /// Discards all pending signals, and returns how many. Wakes no waiter.
     pub fn drain(&self) -> Result<u64, ObjectError> {
         self.check()?;
         // Acquire: as in `try_take_signal`.

@@ -48,7 +48,8 @@ pub struct SoleSpinner<'a> {
 }
 
 impl<'a> SoleSpinner<'a> {
-    /// Takes the right to spin until `until`. Returns None if another thread has the right.
+    /// Takes the right to spin until `until`, at most `LONGEST_SPIN` after `now`, both in nanoseconds of
+    /// CLOCK_MONOTONIC. Returns None if another thread has the right, or takes it at the same time.
     pub fn begin(word: &'a AtomicU64, now: u64, until: u64) -> Option<Self> {
         // Relaxed, all: a thread that sees the word late wakes a sleeper, or spins as well.
         let found = word.load(Ordering::Relaxed);
@@ -61,6 +62,7 @@ impl<'a> SoleSpinner<'a> {
 }
 
 impl Drop for SoleSpinner<'_> {
+    /// Gives the right back, unless its time was over and another thread has it.
     fn drop(&mut self) {
         // Relaxed: the fence before our last look orders it. It fails if our time was over, and another thread spins.
         let ours = self.until;

@@ -71,7 +71,9 @@ fn runs_signal_handlers() -> bool {
 /// `stop` is set. The thread that sets `stop` wakes all sleepers afterwards. Returns how the wait has ended.
 ///
 /// The thread spins, then sleeps in the wait set. The argument of `take` is true if the wait has been long.
-/// `check_interrupt` runs after each wake-up; its error ends the wait.
+/// `check_interrupt` runs after each wake-up; its error ends the wait, as `WaitError::Caller`. An error of `take` ends
+/// the wait before the sleep and at the deadline; at other times only the errors of `Membership::check` do. Raises
+/// `Crowded` if the wait set is full, and the errors of `prepare_to_sleep`.
 pub fn wait<E>(
     object: &dyn Object,
     set: usize,
@@ -167,9 +169,11 @@ fn pass_on(object: &dyn Object, set: usize) {
     }
 }
 
-/// Spins for a moment, for an event loop that is about to sleep. Returns true if `is_ready` has returned true.
+/// Spins for some microseconds, for an event loop that is about to sleep. Returns true if `is_ready` has returned true,
+/// false if the loop must sleep.
 ///
-/// Other tasks of the loop wait meanwhile, so most waits skip the spin after some spins without success.
+/// Other tasks of the loop wait meanwhile, so most waits skip the spin, and `is_ready`, after some spins without
+/// success.
 pub fn spin_before_loop_sleep(
     object: &dyn Object,
     stop: &AtomicBool,
@@ -189,8 +193,9 @@ fn is_worth_spinning(failed: usize) -> bool {
     failed < MAX_FAILED_SPINS || failed % RETRY_INTERVAL == 0
 }
 
-/// Calls `take`, and spins before a sleep in a wait set unless a sleep is better now. Returns true if `take` has
-/// returned true. One thread of this process spins at a time.
+/// Calls `take`, and again while this thread spins before a sleep, unless a sleep is better now. Returns true if `take`
+/// has returned true, and raises its error. One thread of this process spins at a time. Without a `set`, spins beside
+/// threads of other members.
 fn spin(
     object: &dyn Object,
     set: Option<usize>,

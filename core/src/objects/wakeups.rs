@@ -41,7 +41,7 @@ impl Membership {
         }
     }
 
-    /// Wakes the next sleeper of a wait set, without a recheck by the watcher.
+    /// Wakes the next sleeper of a wait set, if there is one, without a recheck by the watcher.
     pub(super) fn wake_one(&self, set: usize) {
         self.sets[set].wake_one();
     }

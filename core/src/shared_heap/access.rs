@@ -1,4 +1,6 @@
 //! Traits to read and change words, which both kinds of transactions implement.
+//!
+//! An offset at which the memory has no word, or whose word transactions must not change, is an error of corruption.
 
 use super::corruption::{Corruption, Field};
 use super::error::HeapError;
@@ -7,7 +9,7 @@ use crate::sync::Ordering;
 
 /// Words that can be read.
 pub trait ReadWords {
-    /// Returns the word at this offset. Its value is untrusted.
+    /// Returns the word at this offset, also one that the same transaction has changed. Its value is untrusted.
     fn get(&self, at: u64) -> Result<u64, HeapError>;
     /// Appends `len` bytes from `at` on, a multiple of 8, to `out`, as they are in the memory: uncommitted changes of
     /// words are not among them. No transaction changes these bytes while they are reachable.
@@ -16,7 +18,8 @@ pub trait ReadWords {
 
 /// Words that can be changed.
 pub trait WriteWords: ReadWords {
-    /// Changes the word at this offset. A rollback restores it.
+    /// Changes the word at this offset. A rollback restores it. Fails with [`HeapError::TransactionTooLarge`] if an
+    /// undo log is full; a redo log fails only at the commit.
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError>;
     /// Stores a word of memory that stays free until this transaction ends, so its old value is not logged, and a
     /// rollback does not restore it.

@@ -49,6 +49,7 @@ impl BackingFile {
     }
 
     /// Backs this range with pages, beyond the end of the file too, whose size stays. Backed pages keep their contents.
+    /// Fails with ENOSPC, and changes nothing, if the system has too little memory.
     pub fn allocate(&self, start: u64, len: u64) -> io::Result<()> {
         // Keeps the size: a file that a member has truncated stays so.
         self.change(libc::FALLOC_FL_KEEP_SIZE, start, len)

@@ -105,7 +105,8 @@ impl Blocks {
         Ok((page, entry))
     }
 
-    /// Allocates a block from backed pages. Returns None if there are not enough, and the caller backs more.
+    /// Allocates a block of at least `len` bytes from backed pages, for a member to commit if `is_unfinished`. Returns
+    /// its offset; None if there are not enough pages, and the caller backs more.
     pub(super) fn allocate(
         &self,
         t: &mut impl WriteWords,
@@ -118,7 +119,8 @@ impl Blocks {
         self.allocate_pages(t, len.div_ceil(PAGE), is_unfinished)
     }
 
-    /// Allocates a block of whole backed pages. Returns None if there are not enough.
+    /// Allocates a block of whole backed pages, for a member to commit if `is_unfinished`. Returns its offset; None if
+    /// there are not enough.
     pub(super) fn allocate_pages(
         &self,
         t: &mut impl WriteWords,
@@ -175,7 +177,8 @@ impl Blocks {
 
     /// Takes a run of pages that are not backed: `need` pages, and some for later if `with_spare`. Returns its first
     /// page and its length. The caller sets its entry, backs it and adds to the number of backed pages; only the page
-    /// map is backed here. Returns None if `max_memory` or the file has no space for them.
+    /// map is backed here. Returns None if `max_memory` or the file has no space for them. Fails with
+    /// [`HeapError::System`] if the kernel refuses pages for the map.
     pub(super) fn take_bare_run(
         &self,
         t: &mut impl WriteWords,

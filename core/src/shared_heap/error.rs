@@ -58,7 +58,7 @@ impl TransactionError for HeapError {
     }
 }
 
-/// Returns the error for a corrupt value.
+/// Returns the error for a corrupt value. Poisons nothing: the end of the transaction does.
 #[cfg(not(loom))]
 pub(crate) fn corrupt(field: Field, at: u64, found: u64) -> HeapError {
     Corruption { field, at, found }.into()

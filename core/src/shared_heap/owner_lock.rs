@@ -42,9 +42,10 @@ pub const NEVER: u64 = u64::MAX;
 
 /// Acquires the lock for this member until [`release`]. Returns true if the lock was taken over from a dead holder. The
 /// caller must then read the log, since the last holder may have died within a transaction. Fails with
-/// [`HeapError::Busy`] at the deadline, or once `is_poisoned` returns true while another member holds the lock; a free
-/// lock is acquired nevertheless, so the caller checks the poison again. `changes` returns the number of times the lock
-/// has been held.
+/// [`HeapError::Busy`] at the deadline, after a short spin if that has passed, or once `is_poisoned` returns true while
+/// another member holds the lock; a free lock is acquired nevertheless, so the caller checks the poison again.
+/// `changes` returns the number of times the lock has been held. Not re-entrant: a thread that holds the lock waits for
+/// itself.
 #[inline]
 pub(super) fn acquire<M: Members>(
     word: &AtomicU64,
@@ -126,13 +127,14 @@ fn wait<M: Members>(
     }
 }
 
-/// Returns the member that holds the lock now; 0 if none does.
+/// Returns the member that holds the lock now; 0 if none does. A hint.
 pub(super) fn holder(word: &AtomicU64) -> u64 {
     // Relaxed: a hint.
     word.load(Ordering::Relaxed) & !FLAGS
 }
 
-/// Releases the lock. Returns the word found if this member did not hold the lock: a process has overwritten it.
+/// Releases the lock, and wakes a sleeper. Returns the word found as the error if this member did not hold the lock: a
+/// process has overwritten the word, which is free now.
 #[inline]
 pub(super) fn release<M: Members>(word: &AtomicU64, members: &M) -> Result<(), u64> {
     // SeqCst: the next holder sees the changes of this one, and this store is before the read of the poison in

@@ -55,9 +55,9 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         self.0.close(deadline);
     }
 
-    /// Runs `change` as one transaction, and returns its result. If `change` fails, nothing has changed, and a
+    /// Runs `change` once, as one transaction, and returns its result. If `change` fails, nothing has changed, and a
     /// corruption that it found poisons the memory for all members. `deadline` bounds the wait for the lock, and then
-    /// the call fails with [`HeapError::Busy`]; see [`owner_lock::NEVER`].
+    /// the call fails with [`HeapError::Busy`]; see [`owner_lock::NEVER`]. `change` must not begin another transaction.
     #[inline]
     pub fn transact<R>(
         &self,
@@ -92,7 +92,7 @@ impl<W: Words, M: Members> UndoLog<W, M> {
     }
 
     /// Runs `change` and leaves the memory as the death of this process at its end, before the commit, would. For
-    /// tests.
+    /// tests. The lock stays held. Panics if `change` fails.
     pub fn die_within(
         &self,
         change: impl FnOnce(&mut Transaction<'_, W, M>) -> Result<(), HeapError>,
@@ -193,6 +193,8 @@ impl<W: Words, M: Members> ReadWords for Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
+    /// Logs the old value, and stores the new one at once. Fails with [`HeapError::TransactionTooLarge`] beyond
+    /// `CAPACITY` changes, each of which counts, also of the same word.
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let log = self.log;
@@ -243,7 +245,7 @@ impl<W: Words, M: Members> WriteWords for Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Transaction<'_, W, M> {
-    /// Ends the transaction and keeps its changes.
+    /// Keeps the changes so far. The lock is released by the drop.
     #[inline]
     fn commit(&mut self) {
         if self.changed > 0 {
@@ -258,6 +260,7 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
+    /// Undoes the changes that are not committed, then releases the lock. Does nothing in a forked child.
     #[inline]
     fn drop(&mut self) {
         let seqlock = &self.log.0;

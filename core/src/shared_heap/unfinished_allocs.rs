@@ -106,7 +106,7 @@ impl UnfinishedAllocs {
         }
     }
 
-    /// Makes this member the owner of the entry of a dead member.
+    /// Makes this member the owner of the entry of a dead member, so that `remove` accepts it.
     pub(super) fn adopt(&self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         t.set(self.at(index), t.self_id())
     }
@@ -117,7 +117,7 @@ impl UnfinishedAllocs {
     }
 
     /// Finds the first entry, from this number on, whose owner is gone. Returns its number and the offset of its block
-    /// or run.
+    /// or run; None if there is none.
     pub(super) fn find(
         &self,
         t: &impl ReadWords,

@@ -20,7 +20,8 @@ pub trait Words {
     fn is_truncated(&self) -> bool {
         false
     }
-    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. Returns false if they are not within the memory.
+    /// Appends `len` bytes from `at` on, a multiple of 8, to `out`. Returns false if they are not within the memory;
+    /// `out` then may have a part of them.
     #[inline]
     fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
         let end = out.len() + len as usize;
@@ -35,7 +36,7 @@ pub trait Words {
         true
     }
     /// Copies these bytes to `at`, a multiple of 8. The rest of the last word is undefined. Returns false if they are
-    /// not within the memory.
+    /// not within the memory; a part of them may be copied then.
     #[inline]
     fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
         for (index, chunk) in bytes.chunks(8).enumerate() {
@@ -93,6 +94,7 @@ impl Words for crate::memory::mapping::SharedMapping {
         self.is_truncated()
     }
 
+    /// Appends the bytes; nothing if they are not within the memory. `at` may be any value.
     #[inline]
     fn copy_out(&self, at: u64, len: u64, out: &mut Vec<u8>) -> bool {
         let size = self.size() as u64;
@@ -105,6 +107,7 @@ impl Words for crate::memory::mapping::SharedMapping {
         true
     }
 
+    /// Copies the bytes; none if they are not within the memory. `at` may be any value.
     #[inline]
     fn copy_in(&self, at: u64, bytes: &[u8]) -> bool {
         let (size, len) = (self.size() as u64, bytes.len() as u64);
@@ -129,7 +132,7 @@ impl VecWords {
         VecWords((0..words).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Returns the value of a word that no thread changes meanwhile.
+    /// Returns the value of a word that no thread changes meanwhile. Panics if there is no such word.
     pub fn load(&self, at: u64) -> u64 {
         let word = self.word(at).expect("a word of this memory");
         // Relaxed: no thread changes it.

@@ -108,7 +108,8 @@ pub enum DecodeError<E> {
     Key(E),
 }
 
-/// A decoder of values that borrow from the bytes.
+/// A decoder of values that borrow from the bytes. Its methods fail with `InvalidAt` where the bytes end too early or
+/// are no valid encoding.
 pub struct Decoder<'v, F> {
     bytes: &'v [u8],
     at: usize,

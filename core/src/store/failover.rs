@@ -20,7 +20,8 @@ pub fn ids_to_skip(random: u64) -> u64 {
 
 impl<W: Words, M: Members> Store<W, M> {
     /// Marks the store as about to be replaced by a copy, without the member that holds the lock. From now on all
-    /// operations of all members fail, until [`cancel_replacement`](Self::cancel_replacement).
+    /// operations of all members fail with `HeapError::Replaced`, until
+    /// [`cancel_replacement`](Self::cancel_replacement). The caller excludes other processes that make a copy.
     pub fn mark_replaced(&self, fenced: u64) {
         self.log.seqlock().mark_replaced(fenced);
     }
@@ -85,7 +86,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Runs `act`, which maps a copy in place of the memory, while no thread of this process changes the store. Returns
-    /// its result; None, without running it, if threads still hold the lock at `deadline`.
+    /// its result; None, without running it, if threads still hold the lock at `deadline`. Blocks meanwhile.
     pub fn swap_memory<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         self.log.seqlock().with_paused(deadline, || {
             let done = act();

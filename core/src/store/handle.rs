@@ -65,7 +65,9 @@ fn size_and_log_offset(words: &impl Words) -> (u64, u64) {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Opens the store that begins `start` bytes into `words`, which map all of `file`, see [`sizes`].
+    /// Opens the store that begins `start` bytes into `words`, which map all of `file`, see [`sizes`]. Zeros are a
+    /// store that [`initialize`](Self::initialize) has to complete. Backs the metadata, and fails if the system refuses
+    /// memory.
     ///
     /// # Panics
     /// If `start` is not a multiple of the page size.
@@ -82,7 +84,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(Store::from_parts(log, heap, start, size, false))
     }
 
-    /// Opens the store in a sealed file, for reading only.
+    /// Opens the store in a sealed file, for reading only, without backing anything.
     pub(in crate::store) fn open_sealed(
         words: W,
         file: &Arc<OwnedFd>,
@@ -122,7 +124,8 @@ impl<W: Words, M: Members> Store<W, M> {
         self.start + AT_ROOTS + 8 * root as u64
     }
 
-    /// Returns the container that is a root, as of one moment.
+    /// Returns the container that is a root, as of one moment. The caller has initialized the store: a root that is
+    /// missing counts as a corruption, and poisons the store.
     pub fn root(&self, root: Root, deadline: u64) -> Result<ContainerRef, StoreError> {
         self.log.read(deadline, |t| self.container_of(t, root))
     }
@@ -141,12 +144,12 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.seqlock().words()
     }
 
-    /// Returns the member that holds the lock now; 0 if none does.
+    /// Returns the member that holds the lock now; 0 if none does. A hint.
     pub fn holder(&self) -> u64 {
         self.log.seqlock().holder()
     }
 
-    /// Returns a number that differs after each change.
+    /// Returns a number that differs after each change. A hint, read without the lock.
     pub fn sequence(&self) -> u64 {
         self.log.seqlock().sequence()
     }
@@ -209,7 +212,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Refuses changes by all other threads of this process, which is about to leave.
+    /// Refuses changes by all other threads of this process, which is about to leave. Waits until they have released
+    /// the lock, or until `deadline`: then some may still hold it, without an error.
     pub fn close(&self, deadline: u64) {
         self.log.seqlock().close(deadline);
     }
@@ -220,7 +224,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.log.seqlock().is_read_only()
     }
 
-    /// Returns the number of this member; 0 after it has left.
+    /// Returns the number of this member; 0 if this process is none.
     pub(in crate::store) fn self_id(&self) -> u64 {
         self.log.seqlock().members().self_id()
     }

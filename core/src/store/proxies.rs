@@ -29,7 +29,7 @@ impl Proxies {
         lock(&self.0).entry(id).or_default().proxies += 1;
     }
 
-    /// Counts one proxy less, and after the last one drops the removed contents.
+    /// Counts one proxy less, and after the last one drops the removed contents. Does nothing without a proxy.
     pub fn remove(&self, id: u64) {
         let mut all = lock(&self.0);
         let Some(container) = all.get_mut(&id) else {

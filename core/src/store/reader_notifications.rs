@@ -26,7 +26,8 @@ impl<W: Words, M: Members> Store<W, M> {
             .map_or(0, |readers| readers.watch_count())
     }
 
-    /// Notifies the readers that watch a changed container, and frees deferred blocks. Called after a commit.
+    /// Marks the watches of readers upon changed containers, for [`take_notice`](Self::take_notice), and frees deferred
+    /// blocks. Called after a commit. Waits for no lock.
     #[inline]
     pub(in crate::store) fn notify_readers(&self, notifications: &PendingNotifications) {
         if let Some(readers) = self.reader_table() {
@@ -58,7 +59,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Notifies all readers, because the owner has gone and unknown changes are possible.
+    /// Marks all watches of readers as changed, because the owner has gone and unknown changes are possible. The caller
+    /// wakes the readers.
     pub fn notify_all_readers(&self) {
         if let Some(readers) = self.reader_table() {
             readers.mark_changed(None);
@@ -84,8 +86,8 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(())
     }
 
-    /// Frees the removed blocks that no reader has pinned, in a transaction of its own. After an error the next commit
-    /// tries again.
+    /// Frees the removed blocks that no reader has pinned, in a transaction of its own, whose wait for the lock
+    /// `deadline` bounds. Does nothing without a reader table. After an error the next commit tries again.
     pub fn free_deferred(&self, deadline: u64) -> Result<(), StoreError> {
         if self.readers_at.is_none() {
             return Ok(());

@@ -10,7 +10,8 @@ use crate::store::format::roots::Root;
 use crate::store::handle::Store;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Creates the containers that a store begins with. Idempotent.
+    /// Creates the containers that a store begins with. Idempotent. Takes the lock, for which it waits until
+    /// `deadline`, only if one of them is missing.
     pub fn initialize(&self, deadline: u64) -> Result<(), StoreError> {
         // Reads first: another process may be within a transaction.
         let is_initialized = self.log.read(deadline, |t| -> Result<bool, StoreError> {
@@ -40,8 +41,9 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends the pins and watches of members for which `is_gone` returns true: in the reader table, and in the store
-    /// unless this process only reads it.
+    /// Ends the pins and watches of members for which `is_gone` returns true, and frees the blocks that only they kept:
+    /// in the reader table, and in the store unless this process only reads it. Waits for the lock until `deadline`,
+    /// then fails with `HeapError::Busy`.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool, deadline: u64) -> Result<(), StoreError> {
         self.clear_reader_entries(&is_gone);
         match self.is_read_only() {

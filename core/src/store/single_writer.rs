@@ -73,7 +73,8 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Makes this process the owner, which may write, and backs the log and the metadata. The process must have mapped
-    /// contents of its own. After an error the store stays read-only.
+    /// contents of its own. After an error the store stays read-only. The caller ensures that no other process is the
+    /// owner.
     pub fn take_ownership(&self) -> io::Result<()> {
         self.log.allocate_kept()?;
         self.heap.allocate_metadata(heap_at(self.start))?;
@@ -88,7 +89,7 @@ impl<W: Words, M: Members> Store<W, M> {
         Ok(self.log.finish_commit()?)
     }
 
-    /// Returns true if a commit is running.
+    /// Returns true if a commit is running, or was running when the owner died.
     pub fn is_committing(&self) -> bool {
         self.log.is_committing()
     }

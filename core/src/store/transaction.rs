@@ -51,6 +51,7 @@ struct Savepoint {
 impl<W: Words, M: Members> Store<W, M> {
     /// Begins a transaction of many operations, which holds the lock until it ends by [`commit`](Self::commit) or
     /// [`abandon`](Self::abandon): a drop does not release the lock. Cleans up first after a holder that has died.
+    /// Waits for the lock until `deadline`, then fails with `HeapError::Busy`; holds no lock after an error.
     pub fn begin(&self, deadline: u64) -> Result<OpenTransaction, StoreError> {
         let mut pending = self.log.begin(deadline)?;
         if pending.is_taken_over() {
@@ -107,8 +108,8 @@ impl<W: Words, M: Members> Store<W, M> {
         number
     }
 
-    /// Ends a savepoint and those set after it. The changes since then stay in the transaction, or are undone. Does
-    /// nothing if the savepoint has ended already.
+    /// Ends a savepoint and those set after it. The changes since then stay in the transaction if `is_kept` is true, or
+    /// are undone. Does nothing if the savepoint has ended already.
     pub fn end_savepoint(&self, open: &mut OpenTransaction, number: u64, is_kept: bool) {
         let is_meant = |part: &Savepoint| part.number == number;
         let Some(first) = open.savepoints.iter().position(is_meant) else {
@@ -149,8 +150,9 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Commits the transaction and releases the lock. If it fails, nothing has changed, and the transaction has ended.
-    /// The caller then notifies others by [`take_notice`](Self::take_notice).
+    /// Commits the transaction and releases the lock. If it fails, nothing has changed, except with
+    /// `HeapError::Replaced` or for truncated memory, and the transaction has ended. The caller then notifies others by
+    /// [`take_notice`](Self::take_notice).
     pub fn commit(&self, open: OpenTransaction) -> Result<(), StoreError> {
         self.clear_long_held(&open);
         let OpenTransaction {
@@ -204,7 +206,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Rolls the transaction back and releases the lock.
+    /// Rolls the transaction back and releases the lock. Does nothing in a forked child, whose parent ends the
+    /// transaction.
     pub fn abandon(&self, open: OpenTransaction) {
         self.clear_long_held(&open);
         self.log.abandon(open.pending);
@@ -299,7 +302,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Runs `in_open` to read from the open transaction, or else `committed` to read the committed state.
+    /// Runs `in_open` to read from the open transaction, or else `committed` to read the committed state. Reads of the
+    /// committed state may run several times; `deadline` bounds the wait for the lock.
     #[inline]
     pub(in crate::store) fn read_with<R>(
         &self,

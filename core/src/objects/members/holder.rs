@@ -15,7 +15,7 @@ impl Holder {
         Holder::Process(std::process::id() as libc::pid_t)
     }
 
-    /// Describes the holder for an error message.
+    /// Describes the holder for an error message: by its process id, this process as another task or thread of it.
     #[cfg(not(loom))]
     pub(in crate::objects) fn describe(self) -> String {
         match self {

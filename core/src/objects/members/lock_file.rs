@@ -12,6 +12,9 @@
 //! ```
 //!
 //! The text of the file is the name of the object's memory.
+//!
+//! All locks belong to the whole process: a thread takes one at once, and successfully, that another thread of the
+//! process has. Methods raise EBADF once the file is closed. Only `lock_entry` waits.
 
 use super::holder::Holder;
 use super::table::{MemberLocks, Members, SLOTS};
@@ -115,8 +118,8 @@ impl LockFile {
         }
     }
 
-    /// Takes the entry lock. Returns the holder as the inner error if another process holds the lock for longer than
-    /// `timeout`.
+    /// Takes the entry lock. Sleeps and tries again while another process holds the lock; returns that process as the
+    /// inner error once `timeout` has passed. Tries at least once.
     pub fn lock_entry(&self, timeout: Duration) -> io::Result<Result<(), Holder>> {
         let end = Instant::now() + timeout;
         let mut pause = SHORTEST_PAUSE;
@@ -134,22 +137,22 @@ impl LockFile {
         }
     }
 
-    /// Releases the entry lock.
+    /// Releases the entry lock. Idempotent.
     pub fn unlock_entry(&self) -> io::Result<()> {
         self.unlock(ENTRY)
     }
 
-    /// Takes the lock of a store's owner. Returns false if another process has it.
+    /// Takes the lock of a store's owner. Returns false if another process has it, true if this process has it now.
     pub fn try_lock_owner(&self) -> io::Result<bool> {
         self.try_lock(OWNER)
     }
 
-    /// Releases the lock of a store's owner.
+    /// Releases the lock of a store's owner. Idempotent.
     pub fn unlock_owner(&self) -> io::Result<()> {
         self.unlock(OWNER)
     }
 
-    /// Returns the other process that is the store's owner, if any.
+    /// Returns the other process that is the store's owner; None if there is no owner, or if this process is the owner.
     pub fn owner(&self) -> io::Result<Option<Holder>> {
         Ok(self.first_lock(OWNER, 1)?.map(|(_, holder)| holder))
     }
@@ -162,7 +165,7 @@ impl LockFile {
         })
     }
 
-    /// Returns true if another process is a member.
+    /// Returns true if a process other than this one holds the lock of a slot.
     pub fn has_other_members(&self) -> io::Result<bool> {
         Ok(self.first_lock(FIRST_MEMBER, i64::from(SLOTS))?.is_some())
     }
@@ -174,7 +177,7 @@ impl LockFile {
         Ok(text[..len].to_vec())
     }
 
-    /// Writes the name of the memory.
+    /// Replaces the contents of the file by the name of the memory and a line end.
     pub fn write_memory_name(&self, name: &str) -> io::Result<()> {
         self.with(|file| {
             file.set_len(0)?;
@@ -182,12 +185,14 @@ impl LockFile {
         })
     }
 
-    /// Removes the file from its directory. The caller holds the entry lock.
+    /// Removes the file at the path from its directory. The caller holds the entry lock, and has checked with
+    /// `is_current` that the path leads to this file.
     pub fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 
-    /// Closes the file, which releases all locks that this process has of it. Idempotent.
+    /// Closes the file, which releases all locks that this process has of it. Idempotent. Leaves the descriptor open in
+    /// a forked child, where it would release the child's locks.
     pub fn close(&self) {
         let file = lock(&self.file).take();
         if self.origin.is_current()
@@ -265,12 +270,13 @@ impl MemberLocks for LockFile {
 }
 
 impl Drop for LockFile {
+    /// Closes the file as `close` does: not in a forked child.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Returns a lock of this kind of `len` bytes, for fcntl.
+/// Returns a lock of the type `kind` (F_WRLCK or F_UNLCK) for `len` bytes from `start` on, for fcntl.
 fn record_lock(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
     // SAFETY: zeros are a lock of nothing; other fields that a machine has stay zero.
     let mut record: libc::flock = unsafe { std::mem::zeroed() };

@@ -32,6 +32,7 @@ const GENERATION: u64 = 0xffff_ffff_0000_0000;
 pub struct MemberId(pub u64);
 
 impl MemberId {
+    /// Combines a generation below 2^32 and a slot into an identity.
     fn new(generation: u64, slot: u32) -> Self {
         MemberId(generation << 32 | u64::from(slot + 1))
     }
@@ -44,11 +45,12 @@ impl MemberId {
 
 /// The locks that prove that members are alive: the kernel releases a process's locks when the process dies.
 pub trait MemberLocks {
-    /// Takes the lock of a slot. Returns false if another process holds it.
+    /// Takes the lock of a slot, without waiting. Returns false if another process holds it; true also if this process
+    /// had it already.
     fn try_lock_slot(&self, slot: u32) -> io::Result<bool>;
     /// Releases the lock of a slot.
     fn unlock_slot(&self, slot: u32) -> io::Result<()>;
-    /// Returns the other process that holds the lock of a slot, if any.
+    /// Returns the other process that holds the lock of a slot; None if the lock is free or if this process holds it.
     fn slot_holder(&self, slot: u32) -> io::Result<Option<Holder>>;
 }
 
@@ -91,7 +93,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
     /// Takes a slot of the table that begins at byte `start`, preferably a slot that no dead member has left.
     ///
     /// Returns the members, and true if a dead member has left the slot, which the caller must recover before
-    /// [`register`](Self::register). Returns None if each slot belongs to a living member.
+    /// [`register`](Self::register). Returns None if each slot belongs to a living member. Other members do not count
+    /// this one as a member before it has registered. Waits for no lock.
     pub fn attach(words: W, start: usize, locks: L) -> io::Result<Option<(Self, bool)>> {
         let mut members = Members::inspect(words, start, locks);
         for with_remains in [false, true] {
@@ -156,7 +159,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.slot
     }
 
-    /// Returns true if a slot is in use.
+    /// Returns true if a slot is in use, by a living member or by a dead one that awaits recovery.
     pub fn is_used(&self, slot: u32) -> bool {
         slot < SLOTS && self.state(slot) & USED != 0
     }
@@ -166,7 +169,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         (0..SLOTS).filter(|&slot| self.is_used(slot))
     }
 
-    /// Returns the slots of the other members that watch.
+    /// Returns the slots of the other members that watch, living or dead.
     pub fn watching_slots(&self) -> impl Iterator<Item = u32> {
         let watches = |slot: &u32| self.state(*slot) & (USED | WATCHES) == USED | WATCHES;
         (0..SLOTS).filter(watches).filter(|&slot| slot != self.slot)
@@ -187,7 +190,8 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         slot == self.slot || slot < SLOTS && is_locked(slot)
     }
 
-    /// Returns the member of a slot.
+    /// Returns the member of a slot, which is below `SLOTS`: the last one if the slot is free. Raises an error if the
+    /// lock file cannot be read.
     pub fn member_at(&self, slot: u32) -> io::Result<Member> {
         Ok(Member {
             id: self.id_at(slot),
@@ -235,8 +239,9 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
     }
 
     /// Takes the lock of a dead member, so that this process alone recovers the slot. The caller calls `end_recovery`
-    /// or `postpone_recovery` afterwards. Returns false if another process has the lock, or if the slot is recovered
-    /// already.
+    /// or `postpone_recovery` afterwards, and lets one thread of the process recover at a time: the lock does not
+    /// exclude threads. Returns false if another process has the lock, if the slot is free, or if it is the slot of
+    /// this member.
     pub fn begin_recovery(&self, slot: u32) -> io::Result<bool> {
         if slot == self.slot || !self.locks.try_lock_slot(slot)? {
             return Ok(false);
@@ -265,14 +270,14 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.locks.unlock_slot(self.slot)
     }
 
-    /// Marks a slot as free, and keeps its generation.
+    /// Marks a slot as free, and keeps its generation. The caller has the lock of the slot.
     fn clear(&self, slot: u32) {
         let free = self.state(slot) & GENERATION;
         // Release: a process that finds the slot free finds it without remains.
         self.entry(slot).store(free, Ordering::Release);
     }
 
-    /// Reads the entry of a slot.
+    /// Returns the value of a slot's entry: generation and flags.
     fn state(&self, slot: u32) -> u64 {
         // Acquire: pairs with the Release of `register` and of `clear`.
         self.entry(slot).load(Ordering::Acquire)
@@ -301,11 +306,14 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
 }
 
 impl<W: Words, L: MemberLocks> shared_heap::Members for Members<W, L> {
+    /// Returns the id of this member, also once it has left; 0 for a process that only inspects.
     #[inline]
     fn self_id(&self) -> u64 {
         self.self_id.0
     }
 
+    /// Returns true for this member, and for a member whose id its slot still has and whose lock is held or cannot be
+    /// read.
     fn is_alive(&self, member: u64) -> bool {
         let id = MemberId(member);
         let is_current = |slot: u32| self.id_at(slot) == id && self.is_alive(slot);

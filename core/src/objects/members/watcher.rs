@@ -44,7 +44,7 @@ pub enum Chore {
 impl Chore {
     const ALL: [Chore; 3] = [Chore::Recheck, Chore::ReclaimMemory, Chore::FinishDeferred];
 
-    /// Returns the time between the request and the work.
+    /// Returns the time after which the watcher does the chore once it has found the request.
     fn delay(self) -> Duration {
         match self {
             Chore::Recheck => Duration::from_millis(100),
@@ -66,7 +66,7 @@ pub trait Watched: Send + Sync {
     fn mark_watched(&self);
     /// Returns true if the recovery of a dead member was incomplete, so that the watcher must try again.
     fn must_retry_recovery(&self) -> bool;
-    /// Recovers the slots of dead members.
+    /// Recovers the slots of dead members, and wakes all sleepers if there were any.
     fn recover_dead(&self);
     /// Reacts to a member that has joined, has died or has rung the doorbell: recovers dead members, between the hooks
     /// `before_recovery` and `after_recovery` of the kind.
@@ -103,7 +103,7 @@ impl Watch {
         numbered(&self.stem, slot as usize)
     }
 
-    /// Stops watching: drops the doorbell and the descriptors.
+    /// Stops watching: drops the doorbell and the descriptors. Removes the doorbell's file.
     pub(in crate::objects) fn end(&mut self) {
         *self = Watch::new(std::mem::take(&mut self.stem));
     }
@@ -125,7 +125,9 @@ struct Watcher {
 /// The watcher of this process, once it runs.
 static WATCHER: PerProcess<Mutex<Option<Watcher>>> = PerProcess::empty();
 
-/// Starts to watch the other members of an object, and recovers dead ones, unless this process has left it. Idempotent.
+/// Starts to watch the other members of an object, and recovers dead ones in this thread, unless this process has left
+/// the object. Starts the watcher's thread if it does not run. Idempotent. Raises an error if the system refuses a
+/// thread, a descriptor or the doorbell's file; the object is then not watched, and a later call tries again.
 pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     if lock(object.watch_state()).doorbell.is_some() {
         return Ok(());
@@ -153,7 +155,8 @@ pub(in crate::objects) fn watch(object: &Arc<dyn Watched>) -> io::Result<()> {
     Ok(())
 }
 
-/// Wakes the watcher to check the requested chores of an object, and starts to watch the object.
+/// Wakes the watcher to check the requested chores of an object, and starts to watch the object. Raises the errors of
+/// `watch`.
 pub(in crate::objects) fn request(object: &Arc<dyn Watched>) -> io::Result<()> {
     watch(object)?;
     let (wake, one) = (start()?.wake, 1u64);
@@ -242,8 +245,9 @@ impl Watcher {
         live.collect()
     }
 
-    /// Sleeps for at most `limit`, and returns the keys of the objects whose descriptors are readable, at most
-    /// `EVENTS`; `WAKE_KEY` is among them after a request.
+    /// Sleeps for at most `limit`, without a limit if that is None, and returns the keys of the objects whose
+    /// descriptors are readable, at most `EVENTS`; `WAKE_KEY` is among them after a request. Returns none after an
+    /// error.
     fn sleep(&self, limit: Option<Duration>) -> Vec<u64> {
         let limit = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
@@ -311,7 +315,7 @@ fn open_process(members: &ObjectMembers, slot: u32, id: MemberId) -> Option<Owne
     (again.holder == Some(Holder::Process(pid)) && again.id == id).then_some(process)
 }
 
-/// Returns true if a process has ended.
+/// Returns true if the process of this pidfd has ended. Does not wait.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut asked = libc::pollfd {
         fd: process.as_raw_fd(),
@@ -322,7 +326,7 @@ fn has_ended(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
 }
 
-/// Adds a descriptor to an epoll, with the key of its object.
+/// Adds a descriptor to an epoll, to be reported as readable with the key of its object.
 fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,
@@ -340,7 +344,8 @@ fn add(poll: &OwnedFd, descriptor: RawFd, key: u64) -> io::Result<()> {
     .map(drop)
 }
 
-/// Removes the doorbells that dead members of an object have left beside its lock file.
+/// Removes the doorbells that members of an object have left beside its lock file: the files whose names are that of
+/// `stem`, a dot, and digits and dots. The caller knows that no member is left. Errors are ignored.
 pub(in crate::objects) fn remove_doorbells(stem: &Path) {
     let (Some(directory), Some(stem)) = (
         stem.parent(),

@@ -47,7 +47,8 @@ pub struct ObjectMemory {
 
 impl ObjectMemory {
     /// Creates memory of this shape, locks it against clean-ups, and writes its name to the lock file. The caller has
-    /// the entry lock. Raises EBUSY if clean-ups remove the memory again and again.
+    /// the entry lock. Raises EBUSY if clean-ups remove the memory again and again, and `Os` if the system refuses
+    /// memory. After an error no memory is left, but the lock file may hold its name.
     pub(in crate::objects) fn create(
         address: &ObjectAddress,
         lock_file: &LockFile,
@@ -107,8 +108,8 @@ impl ObjectMemory {
     }
 
     /// Opens the memory that the text of a lock file names, and locks it against clean-ups. Raises `Foreign` for memory
-    /// that is not of this user, or that no object of this version has, and EAGAIN if a clean-up has removed the
-    /// memory.
+    /// that is not of this user, or that no object of this version has; `Os` with ENOENT if the memory is gone; and
+    /// EAGAIN if a clean-up removes it now. Does not check that the memory is poisoned.
     pub(in crate::objects) fn open(
         address: &ObjectAddress,
         text: &[u8],
@@ -154,7 +155,7 @@ impl ObjectMemory {
     }
 
     /// Takes the shared lock that protects the memory from clean-ups. Returns None if a clean-up has locked or removed
-    /// the file.
+    /// the file. Does not wait.
     fn lock(
         name: String,
         file: File,
@@ -172,7 +173,8 @@ impl ObjectMemory {
     }
 }
 
-/// Returns the name of the memory that the text of a lock file holds; None if an object of this address cannot have it.
+/// Returns the name of the memory that the text of a lock file holds: the text without its line end. Returns None if
+/// the name does not begin with that of the address, or does not have the form of `try_create`.
 pub(in crate::objects) fn memory_name<'a>(
     address: &ObjectAddress,
     text: &'a [u8],
@@ -193,7 +195,7 @@ fn read_word(file: &File, at: usize) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Converts the error of a region.
+/// Converts the error of a region: `Os` for a failed system call, otherwise `Foreign`.
 fn from_region(error: RegionError) -> ObjectError {
     match error {
         RegionError::Os(error) => ObjectError::os("its memory cannot be mapped")(error),

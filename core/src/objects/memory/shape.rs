@@ -47,8 +47,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the shape of an object of a kind without bounds. Returns None if the amount is out of range, and for a
-    /// queue, a topic or a connection.
+    /// Returns the shape of an object of a kind without bounds; of a store, one without a single writer. Returns None
+    /// if the amount is out of range, and for a queue, a topic or a connection.
     pub fn new(kind: Kind, amount: u64) -> Option<Self> {
         let fits = match kind {
             Kind::Connection | Kind::Queue | Kind::Topic => false,
@@ -65,7 +65,8 @@ impl Shape {
         })
     }
 
-    /// Returns the shape of a queue. Returns None if a limit is out of range.
+    /// Returns the shape of a queue; `raw` is true if its items are raw bytes. Returns None if the memory is not within
+    /// `QUEUE_BYTES` or the deliveries are 2^63 or more.
     pub fn of_queue(limits: Limits, raw: bool) -> Option<Self> {
         let fits = QUEUE_BYTES.contains(&limits.memory) && limits.deliveries < RAW;
         fits.then_some(Shape {
@@ -85,7 +86,7 @@ impl Shape {
         })
     }
 
-    /// Returns the shape of a topic.
+    /// Returns the shape of a topic; `raw` is true if its records are raw bytes.
     pub fn of_topic(raw: bool) -> Self {
         Shape {
             kind: Kind::Topic,
@@ -95,7 +96,7 @@ impl Shape {
     }
 
     /// Reads the shape of an object of this kind. `word` reads the word at an offset. Returns None for a size that the
-    /// kind cannot have.
+    /// kind cannot have. Raises the error of `word`.
     pub(in crate::objects) fn read<E>(
         kind: Kind,
         word: impl Fn(usize) -> Result<u64, E>,
@@ -128,7 +129,7 @@ impl Shape {
         }
     }
 
-    /// Returns the limits of a queue.
+    /// Returns the limits of a queue; the caller knows that the object is one.
     pub fn limits(self) -> Limits {
         Limits {
             items: self.bounds[0],
@@ -137,7 +138,7 @@ impl Shape {
         }
     }
 
-    /// Returns true if the items of the queue, or the records of the topic, are raw bytes.
+    /// Returns true if the items of the queue, or the records of the topic, are raw bytes; false for other kinds.
     pub fn is_raw(self) -> bool {
         self.bounds[1] & RAW != 0
     }
@@ -164,7 +165,7 @@ impl Shape {
         (self.data_at() + size_for(SLEEPERS)).next_multiple_of(64)
     }
 
-    /// Returns the offsets of the wait sets.
+    /// Returns the offsets of the wait sets, by their numbers: three of a queue and a store, two of other kinds.
     pub fn sets_at(self) -> Vec<usize> {
         let mut sets = AT_SETS.to_vec();
         if matches!(self.kind, Kind::Queue | Kind::Store) {
@@ -173,7 +174,7 @@ impl Shape {
         sets
     }
 
-    /// Returns the offset of the queue or the store.
+    /// Returns the offset of the queue or the store; meaningless for other kinds.
     pub fn contents_at(self) -> usize {
         let readers = match self.has_single_writer() {
             true => reader_table::SIZE as usize,
@@ -194,7 +195,7 @@ impl Shape {
         }
     }
 
-    /// Returns the number of permits.
+    /// Returns the number of permits: 1 of a memory or a lock, 0 of kinds without permits.
     pub fn permits(self) -> usize {
         match self.kind {
             Kind::Semaphore => self.amount as usize,
@@ -213,7 +214,8 @@ impl Shape {
         (AT_PERMITS + 8 * self.permits()).next_multiple_of(PAGE)
     }
 
-    /// Returns the layout of the region.
+    /// Returns the layout of the region: kind, size in bytes, and a signature of all offsets that members must agree
+    /// on.
     pub fn layout(self) -> Layout {
         let size = match self.kind {
             Kind::Memory => self.data_at() + self.amount as usize,
@@ -242,7 +244,7 @@ impl Shape {
         }
     }
 
-    /// Returns a description of the items of a queue or the records of a topic.
+    /// Returns a description, for an error message, of the items of a queue or the records of a topic.
     fn contents(self) -> &'static str {
         match self.is_raw() {
             true => "raw bytes (raw=True)",
@@ -252,6 +254,7 @@ impl Shape {
 }
 
 impl fmt::Display for Shape {
+    /// Describes the object for an error message, with an article and the options of its constructor.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = self.amount;
         match self.kind {
@@ -278,7 +281,7 @@ impl fmt::Display for Shape {
 }
 
 impl Kind {
-    /// Returns the name of the kind.
+    /// Returns the name of the kind in lower case, as in the name of the memory.
     pub fn word(self) -> &'static str {
         match self {
             Kind::Connection => "connection",

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 /// The names of the queues, and the numbers of their items.
 static DROPPED: PerProcess<Mutex<Vec<(String, u64)>>> = PerProcess::empty();
 
-/// Returns the names of the queues that vanished with items in them since the last call, and the numbers of items.
+/// Returns the names of the queues that vanished with items in them since the last call, and the numbers of items, in
+/// the order in which this process has left the queues.
 pub fn take_dropped() -> Vec<(String, u64)> {
     let dropped = DROPPED
         .get()

@@ -50,7 +50,7 @@ impl Deref for QueueMembership {
 }
 
 impl QueueMembership {
-    /// Builds the membership from its parts.
+    /// Builds the membership from its parts. Raises `Os` if the memory cannot be used.
     pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
         let shape = parts.shape;
         let start = shape.contents_at() as u64;
@@ -70,15 +70,15 @@ impl QueueMembership {
         }))
     }
 
-    /// Returns the queue, or an error if it cannot be used.
+    /// Returns the queue. Raises what `Membership::check` raises.
     #[inline]
     pub(super) fn queue(&self) -> Result<&ObjectQueue, ObjectError> {
         self.check()?;
         Ok(&self.queue)
     }
 
-    /// Returns the queue for a member that receives or inspects items, or an error if it cannot be used. From then on
-    /// the watcher returns the items that dead members have claimed.
+    /// Returns the queue for a member that receives or inspects items. From then on the watcher returns the items that
+    /// dead members have claimed. Raises what `Membership::check` and `Membership::watch` raise.
     #[inline]
     pub(super) fn watched_queue(&self) -> Result<&ObjectQueue, ObjectError> {
         self.watch()?;
@@ -90,8 +90,9 @@ impl QueueMembership {
         &self.queue
     }
 
-    /// Calls `operate` with the timeout for the owner lock, in nanoseconds: a short one if another operation has timed
-    /// out a moment ago. Returns the result of `operate`.
+    /// Calls `operate` once, with the timeout for the owner lock, in nanoseconds: `SHORT_OWNER_LOCK_TIMEOUT` for
+    /// `SHORT_TIMEOUT_PERIOD` after another operation has raised `Changing`, `OWNER_LOCK_TIMEOUT` otherwise. Returns
+    /// the result of `operate`.
     #[cold]
     pub fn with_lock_timeout<T>(
         &self,
@@ -129,7 +130,8 @@ impl QueueMembership {
         }
     }
 
-    /// Wakes the sleepers that wait for a put item or for room, and converts the error of the put.
+    /// Wakes a reader if the put was stored, and the writers if the queue asks for it, and converts the error of the
+    /// put.
     #[inline]
     pub(super) fn finish_put(
         &self,

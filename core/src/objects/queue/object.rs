@@ -30,7 +30,8 @@ impl QueueMembership {
         ObjectQueue::count_items_in(word)
     }
 
-    /// Releases memory that has been free for a while, and requests another check if more may be released later.
+    /// Releases memory that has been free for a while, and requests another check if more may be released later. Waits
+    /// for the owner lock for at most `RECOVERY_TIMEOUT`.
     fn reclaim_memory(&self) {
         let mut state = lock(&self.trim_state);
         let queue = self.unchecked_queue();
@@ -45,10 +46,13 @@ impl Object for QueueMembership {
         self
     }
 
+    /// Notes the number for `take_lost_items`.
     fn note_lost_items(&self, items: u64) {
         self.lost_items.store(items, Relaxed);
     }
 
+    /// Waits until other threads of this process change nothing, and returns what this process has claimed and
+    /// reserved, within `RECOVERY_TIMEOUT` each. Returns None, because no guard is needed.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         // Other threads of ours first: an owner lock of a process that is no member would be taken over.
         let queue = self.unchecked_queue();
@@ -57,15 +61,19 @@ impl Object for QueueMembership {
         None
     }
 
+    /// Notes the queue for `take_dropped` if it has items.
     fn memory_removed(&self) {
         note_dropped(self.name(), self.depth());
     }
 
+    /// Returns what the dead member of a slot has claimed and reserved. Waits for the owner lock for at most
+    /// `RECOVERY_TIMEOUT`; false then, and after other errors.
     fn recover_contents(&self, slot: u32) -> bool {
         let deadline = clock::now() + RECOVERY_TIMEOUT;
         self.unchecked_queue().recover(slot, deadline).is_ok()
     }
 
+    /// Returns true if there is an item, or may be room for one; false for the wait set `DONE`.
     fn is_available(&self, set: usize) -> bool {
         match set {
             ITEMS => !self.unchecked_queue().is_empty(),
@@ -74,6 +82,7 @@ impl Object for QueueMembership {
         }
     }
 
+    /// Returns the time until the next claim expires.
     fn next_change(&self) -> Option<Duration> {
         self.next_expiry()
     }
@@ -94,10 +103,12 @@ impl Object for QueueMembership {
         }
     }
 
+    /// Returns the number of items that a member has claimed.
     fn count_held(&self, member: MemberId) -> usize {
         self.unchecked_queue().claims_held_by(member.0)
     }
 
+    /// Returns the bytes of pages that the file of the memory has.
     fn allocated(&self) -> io::Result<u64> {
         self.unchecked_queue().allocated()
     }

@@ -1,5 +1,8 @@
 //! The operations of a member of a queue. A `timeout` is the time, in nanoseconds, for which an operation may wait for
 //! the owner lock; the operation raises `Changing` afterwards.
+//!
+//! Operations also raise `Left`, `Forked` and `Poisoned` if the queue cannot be used, `TooLarge` for an item that never
+//! fits, and `Os` if the system refuses memory. They do not wait for items or room: the outcome says what is missing.
 
 use super::membership::{DONE, ITEMS, ObjectQueue, QueueMembership, ROOM};
 use crate::clock;
@@ -36,7 +39,7 @@ impl QueueMembership {
     }
 
     /// Reserves a chunk to fill, which the caller links or frees. Returns None if there is no memory for it now, and
-    /// requests that the members which wait for room are woken once memory is free.
+    /// requests that the members which wait for room are woken once memory is free. `len` is the number of bytes.
     pub fn reserve_chunk(&self, len: u64, timeout: u64) -> Result<Option<Chunk>, ObjectError> {
         let reserved = self
             .queue()?
@@ -44,8 +47,9 @@ impl QueueMembership {
         reserved.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Puts the item that fills the first `used` bytes of a chunk. Leaves the chunk in `chunk` unless the item is
-    /// stored.
+    /// Puts the item that fills the first `used` bytes of a chunk, and takes the chunk out of `chunk`. Leaves the chunk
+    /// there, for the caller to free, unless the item is stored. After an error other than `Changing` the chunk may be
+    /// gone, and its memory stays reserved until this process leaves.
     pub fn link_chunk(
         &self,
         chunk: &mut Option<Chunk>,
@@ -56,8 +60,8 @@ impl QueueMembership {
         self.finish_put(put)
     }
 
-    /// Frees a chunk that is not needed, and wakes all that wait for room. If another process holds the owner lock, the
-    /// watcher frees the chunk later.
+    /// Frees a chunk that is not needed, and wakes all that wait for room. If another process holds the owner lock for
+    /// `timeout`, the watcher frees the chunk later. Raises an error only if the queue cannot be used.
     pub fn free_chunk(&self, chunk: Chunk, timeout: u64) -> Result<(), ObjectError> {
         self.queue()?.free_chunk(chunk, deadline_after(timeout));
         self.request_deferred();
@@ -65,8 +69,8 @@ impl QueueMembership {
         Ok(())
     }
 
-    /// Returns true if there may be room for this many items: a hint that is right once this process has announced that
-    /// it sleeps.
+    /// Returns true if there may be room for this many items, or if the queue is shut down: a hint that is right once
+    /// this process has announced that it sleeps.
     pub fn may_put(&self, count: u64) -> bool {
         let queue = self.unchecked_queue();
         queue.is_shut_down() || !queue.is_known_full(count)
@@ -145,8 +149,8 @@ impl QueueMembership {
     }
 
     /// Drops a claim, whose memory this process no longer uses. The item returns to the queue unless `is_acknowledged`
-    /// is true. If another process holds the owner lock, the watcher drops the claim later. Raises no error: the next
-    /// operation does.
+    /// is true. If another process holds the owner lock for the time of `with_lock_timeout`, the watcher drops the
+    /// claim later. Raises no error: the next operation does.
     pub fn drop_claim(&self, claim: Claim, is_acknowledged: bool) {
         if let Ok(queue) = self.queue() {
             queue.defer_claim(claim, is_acknowledged);
@@ -173,7 +177,8 @@ impl QueueMembership {
         Some(Duration::from_nanos(expiry.saturating_sub(clock::now())))
     }
 
-    /// Makes the error for a queue without room for another claim.
+    /// Makes the error `Claimed` for a queue without room for another claim, with the number of dead letters; 0 if that
+    /// cannot be read. May wait for the owner lock for `OWNER_LOCK_TIMEOUT`.
     #[cold]
     pub fn too_many_claims(&self) -> ObjectError {
         let stats = self.stats(OWNER_LOCK_TIMEOUT);
@@ -184,19 +189,22 @@ impl QueueMembership {
 
     // --- the end of items ---
 
-    /// Marks items that this process has popped as done. Returns false if it has not popped that many.
+    /// Marks `count` items that this process has popped as done. Returns false, and marks none, if it has not popped
+    /// that many.
     pub fn task_done(&self, count: u64, timeout: u64) -> Result<bool, ObjectError> {
         let queue = self.queue()?;
         self.finish_end(queue.task_done(count, deadline_after(timeout)))
     }
 
-    /// Returns true if all items are done.
+    /// Returns true if all items that were put have been processed: acknowledged, or popped and reported by
+    /// `task_done`.
     pub fn is_done(&self, timeout: u64) -> Result<bool, ObjectError> {
         let done = self.watched_queue()?.is_all_done(deadline_after(timeout));
         done.map_err(|error| self.map_shared_error(error))
     }
 
-    /// Refuses further items, and wakes all sleepers. With `immediate`, discards waiting items.
+    /// Refuses further items, in all processes and for good, and wakes all sleepers. Waiting items can still be
+    /// received, unless `immediate` is true, which discards them.
     pub fn shut_down(&self, immediate: bool, timeout: u64) -> Result<(), ObjectError> {
         let shut = self.queue()?.shut_down(immediate, deadline_after(timeout));
         shut.map_err(|error| self.map_shared_error(error))?;
@@ -211,7 +219,8 @@ impl QueueMembership {
 
     // --- inspection ---
 
-    /// Returns the number of waiting items, a hint, after an attempt to return the items of expired claims.
+    /// Returns the number of waiting items, a hint, after an attempt to return the items of expired claims. Does not
+    /// wait for the owner lock.
     pub fn count_items(&self) -> Result<u64, ObjectError> {
         let queue = self.watched_queue()?;
         match self.expire_claims(queue, 0) {
@@ -233,8 +242,8 @@ impl QueueMembership {
         self.lost_items.swap(0, Relaxed)
     }
 
-    /// Returns the address of bytes of a claim or a chunk, which stay mapped as long as the membership exists. Raises
-    /// an error for bytes outside of the queue.
+    /// Returns the address of `len` bytes at offset `at`, of a claim or a chunk, which stay mapped as long as the
+    /// membership exists. Raises an error for bytes outside of the queue, which poison it.
     pub fn address_of(&self, at: u64, len: u64) -> Result<*mut u8, ObjectError> {
         let found = self.queue()?.bytes(at, len);
         found.map_err(|error| self.map_shared_error(error))

@@ -24,7 +24,7 @@ pub struct LockOwner {
 
 // Relaxed, all of it: only the holder cares, and sees what it has stored.
 impl LockOwner {
-    /// Returns true if this task or thread holds the lock.
+    /// Returns true if this task or thread holds the lock. Its number is not 0.
     #[inline]
     pub fn is_held_by(&self, owner: u64) -> bool {
         self.owner.load(Relaxed) == owner
@@ -37,12 +37,13 @@ impl LockOwner {
         self.owner.store(owner, Relaxed);
     }
 
-    /// Notes that the owner holds the lock once more.
+    /// Notes that the owner, which calls this, holds the lock once more.
     pub fn nest(&self) {
         self.depth.fetch_add(1, Relaxed);
     }
 
-    /// Notes that the owner holds the lock once less. Returns true if the owner no longer holds the lock.
+    /// Notes that the owner, which calls this, holds the lock once less. Returns true if the owner no longer holds the
+    /// lock; the caller then releases the permit.
     #[inline]
     pub fn unnest(&self) -> bool {
         if self.depth.fetch_sub(1, Relaxed) > 1 {

@@ -1,4 +1,6 @@
 //! The membership of this process in a semaphore, a lock or a memory: acquiring and releasing permits.
+//!
+//! Operations raise what `Membership::check` raises, and never block.
 
 use super::abandoned::AbandonedPermits;
 use super::fairness::Fairness;
@@ -51,6 +53,7 @@ impl Deref for SemaphoreMembership {
 }
 
 impl SemaphoreMembership {
+    /// Makes the membership from its parts, without a permit.
     pub(super) fn new(parts: Parts, weak_self: Weak<dyn Watched>) -> Self {
         let (mapping, count) = (parts.mapping.clone(), parts.shape.permits());
         SemaphoreMembership {
@@ -93,8 +96,8 @@ impl SemaphoreMembership {
     }
 
     /// Acquires the permit of a lock for the task or thread of this number, which is not 0. Returns false if the permit
-    /// is not free. `reentry` decides the outcome if the owner holds the lock already. With `is_long`, acquires as
-    /// [`try_acquire_reserved`](Self::try_acquire_reserved) does.
+    /// is not free. If the owner holds the lock already, `reentry` decides: one more level, false, or `NotHeld`. With
+    /// `is_long`, acquires as [`try_acquire_reserved`](Self::try_acquire_reserved) does.
     pub fn try_lock(
         &self,
         owner: u64,
@@ -136,7 +139,8 @@ impl SemaphoreMembership {
         })
     }
 
-    /// Notes that the permit of the lock was acquired for this task or thread.
+    /// Notes that the permit of the lock was acquired for this task or thread, which holds it once. The caller has
+    /// acquired the permit.
     #[inline]
     pub fn set_lock_owner(&self, owner: u64) {
         self.lock_owner.set(owner);
@@ -190,7 +194,8 @@ impl SemaphoreMembership {
 
     // --- releasing ---
 
-    /// Releases a lock once, for the task or thread of this number. Raises an error if that does not hold the lock.
+    /// Releases a lock once, for the task or thread of this number; the last release wakes the next waiter. Raises
+    /// `NotHeld` if that task or thread does not hold the lock.
     pub fn unlock(&self, owner: u64) -> Result<(), ObjectError> {
         self.check()?;
         if !self.lock_owner.is_held_by(owner) {
@@ -203,7 +208,8 @@ impl SemaphoreMembership {
         }
     }
 
-    /// Releases a permit, and wakes the next sleeper that waits for one. Raises an error if this process has no permit.
+    /// Releases a permit, whichever task or thread has acquired it, and wakes the next sleeper that waits for one.
+    /// Raises `NotHeld` if this process has no permit. A lock with owners is released with `unlock`.
     #[inline]
     pub fn release(&self) -> Result<(), ObjectError> {
         self.check()?;
@@ -269,13 +275,13 @@ impl SemaphoreMembership {
     // --- abandoned permits ---
 
     /// Keeps the object open for a permit whose handle is gone, and which the task or thread of this number still
-    /// holds.
+    /// holds. Does nothing if all permits of this process are abandoned already.
     pub fn abandon_permit(&self, owner: u64) {
         self.abandoned.add(owner, || self.count_held_here());
     }
 
-    /// Gives an abandoned permit back to its task or thread, which would wait for itself otherwise. Returns false if
-    /// this owner has abandoned none.
+    /// Gives an abandoned permit back to its task or thread, which would wait for itself otherwise. Returns true if
+    /// this owner has abandoned one: the caller then holds it without acquiring it.
     pub fn reclaim_permit(&self, owner: u64) -> bool {
         self.abandoned.reclaim(owner)
     }
@@ -294,7 +300,7 @@ impl SemaphoreMembership {
 
     // --- counts ---
 
-    /// Returns the number of free permits.
+    /// Returns the number of free permits, reserved ones included.
     pub fn free_permits(&self) -> Result<usize, ObjectError> {
         self.check()?;
         self.unless_cut_off(self.permits.count_free())

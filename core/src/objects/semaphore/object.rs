@@ -49,6 +49,7 @@ impl Object for SemaphoreMembership {
         None
     }
 
+    /// Frees the permits of the dead members of a slot.
     fn recover_slot(&self, slot: u32) {
         self.permits.recover(slot);
     }
@@ -75,6 +76,7 @@ impl Object for SemaphoreMembership {
         }))
     }
 
+    /// Returns true if a permit is free, also a reserved one.
     fn is_available(&self, set: usize) -> bool {
         set == PERMITS && self.permits.count_free() > 0
     }
@@ -89,6 +91,7 @@ impl Object for SemaphoreMembership {
         (set == PERMITS && self.has_one_permit()).then(|| self.spinner())
     }
 
+    /// Returns the number of permits that a member holds.
     fn count_held(&self, member: MemberId) -> usize {
         self.permits.count_held_by(member)
     }

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Acquire;
 /// The maximum number of times that an operation moves to another copy. Correct members make copies rarely.
 pub const MOVE_ATTEMPTS: usize = 16;
 
-/// Makes the error for a store that other members replace again and again.
+/// Makes the error EBUSY for a store that other members replace again and again.
 #[cold]
 pub fn replaced_too_often() -> ObjectError {
     ObjectError::from_errno("it was replaced by a copy again and again", libc::EBUSY)
@@ -57,7 +57,8 @@ pub fn copy_of(mapping: &SharedMapping, shape: Shape, memory: &str) -> Option<St
 }
 
 /// Maps the copy that holds the current contents of a store, in the place of the contents that are mapped. Returns the
-/// number of the copy; 0 if there is none.
+/// number of the copy; 0 if there is none. Raises the errors of `open_copy`, after some attempts if there is another
+/// copy meanwhile.
 pub fn map_current_copy(
     mapping: &SharedMapping,
     file: &OwnedFd,
@@ -83,7 +84,8 @@ pub fn map_current_copy(
     }
 }
 
-/// Opens the file of a copy, and locks it against clean-ups. Raises an error if the file is not of this user and size.
+/// Opens the file of a copy, and locks it against clean-ups. Raises `Foreign` if the file is not of this user and size,
+/// `Os` if it cannot be opened, and EAGAIN if a clean-up has locked or removed it.
 pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, ObjectError> {
     let name = copy_name(memory, number)?;
     let failed = || ObjectError::os(format!("its memory {name} cannot be opened"));
@@ -101,7 +103,8 @@ pub fn open_copy(memory: &str, number: u64, shape: Shape) -> Result<File, Object
     }
 }
 
-/// Replaces the mapped contents by those of a copy, and makes the descriptor `file` refer to the copy.
+/// Replaces the mapped contents by those of a copy, and makes the descriptor `file` refer to the copy. The caller
+/// ensures that no other thread of this process uses the contents.
 pub fn map_copy(
     mapping: &SharedMapping,
     file: &OwnedFd,

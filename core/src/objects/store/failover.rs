@@ -12,8 +12,11 @@ use crate::store::StoreError;
 
 impl StoreMembership {
     /// Moves all members to a copy of the store if a member holds the owner lock for longer than `timeout` nanoseconds:
-    /// that member is fenced off. Returns its process; None if no member holds the lock. Raises an error if a task or
-    /// thread of this process holds the lock.
+    /// that member is fenced off, and its uncommitted changes are lost. Returns its process; None, and changes nothing,
+    /// if no member holds the lock for so long. Wakes all sleepers after the move.
+    ///
+    /// Raises `NotHeld` if a task or thread of this process holds the lock, `Busy` if a process holds the entry lock
+    /// for too long, `Fenced` if this process is fenced off, and EBUSY if the store is replaced again and again.
     pub fn fail_over(&self, timeout: u64) -> Result<Option<Holder>, StoreRefused> {
         for _ in 0..MOVE_ATTEMPTS {
             let found =

@@ -1,4 +1,6 @@
 //! The transaction that a task or a thread of this process has begun.
+//!
+//! The number of an owner, a task or a thread, is unique in this process.
 
 use crate::store::OpenTransaction;
 use crate::sync::lock;
@@ -66,18 +68,18 @@ impl LocalTransaction {
                 .is_some_and(|transaction| transaction.owner == owner)
     }
 
-    /// Locks the transaction.
+    /// Locks the transaction; the guard has None if there is none. Blocks while another thread has it.
     pub fn lock(&self) -> MutexGuard<'_, Option<Transaction>> {
         lock(&self.transaction)
     }
 
-    /// Notes a transaction that was begun.
+    /// Notes a transaction that was begun. The caller ensures that no other is open.
     pub fn set(&self, transaction: Transaction) {
         *self.lock() = Some(transaction);
         self.is_open.store(true, Relaxed);
     }
 
-    /// Removes the transaction of this task or thread, if it has begun one.
+    /// Removes and returns the transaction of this task or thread; returns None if it has begun none.
     pub fn take(&self, owner: u64) -> Option<Transaction> {
         let mut open = self.lock();
         let is_ours = open.as_ref().is_some_and(|open| open.owner == owner);

@@ -61,7 +61,7 @@ impl Deref for StoreMembership {
 
 impl StoreMembership {
     /// Builds the membership from its parts. The contents of a single-writer store are mapped later, as this process
-    /// joins.
+    /// joins. Raises `Os` if the memory cannot be used, and the errors of `map_current_copy`.
     pub fn build(parts: Parts) -> Result<Arc<Self>, ObjectError> {
         let (shape, mapping) = (parts.shape, &parts.mapping);
         let failed = || ObjectError::os("its memory cannot be had");
@@ -92,7 +92,7 @@ impl StoreMembership {
         }))
     }
 
-    /// Returns the store, or an error if it cannot be used.
+    /// Returns the store. Raises what `Membership::check` raises.
     #[inline]
     pub(super) fn store(&self) -> Result<&ObjectStore, StoreRefused> {
         self.check()?;
@@ -119,7 +119,8 @@ impl StoreMembership {
         }
     }
 
-    /// Keeps other threads from moving to other contents, until the guard is dropped.
+    /// Keeps other threads of this process from moving to other contents, until the guard is dropped. Blocks while
+    /// another thread has it.
     pub(super) fn lock_contents(&self) -> MutexGuard<'_, ()> {
         lock(&self.moving)
     }
@@ -135,7 +136,8 @@ impl StoreMembership {
         }
     }
 
-    /// Returns true if this process can change the store: it has not left, and is the owner of a single-writer store.
+    /// Returns true if this process can change the store: the store can be used, and has no single writer or is owned
+    /// by this process.
     pub fn may_write(&self) -> bool {
         self.check().is_ok() && !self.store.is_read_only()
     }
@@ -155,7 +157,8 @@ impl StoreMembership {
 
     // --- errors ---
 
-    /// Converts the error of an operation that has changed nothing. Corruption poisons the object.
+    /// Converts the error of an operation that has changed nothing. Corruption poisons the object. If the contents are
+    /// replaced, returns `Fenced` in the member that is fenced off, and `Replaced` in others.
     #[cold]
     pub fn map_error(&self, error: StoreError) -> StoreRefused {
         let error = match error {
@@ -181,8 +184,8 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the id of the process that changes the store now; 0 if no process does, -1 if it is in another
-    /// container.
+    /// Returns the id of the process that holds the owner lock now; 0 if no process does or the store cannot be used,
+    /// -1 if it is in another container.
     pub fn holder_pid(&self) -> i64 {
         if self.check().is_err() {
             return 0;
@@ -197,7 +200,8 @@ impl StoreMembership {
         }
     }
 
-    /// Returns the address of `len` bytes at offset `at`, which belong to a buffer that this process has pinned.
+    /// Returns the address of `len` bytes at offset `at`, which belong to a buffer that this process has pinned. Panics
+    /// if they are outside of the memory.
     pub fn address_of(&self, at: u64, len: u64) -> *mut u8 {
         self.mapping().address(at as usize, len as usize)
     }

@@ -41,7 +41,9 @@ const PAUSE_TIMEOUT: u64 = 1_000_000_000;
 
 impl StoreMembership {
     /// Moves this process to a copy, which all other members follow except `holder`, which is fenced off. The caller
-    /// wakes the sleepers. Returns false if `holder` no longer has the owner lock, or if another process makes a copy.
+    /// wakes the sleepers. Returns false, without a change, if `holder` no longer has the owner lock, or if another
+    /// process makes a copy. Waits for the entry lock; after an error no copy replaces the store, or a later operation
+    /// follows it.
     pub(super) fn replace_without(&self, holder: MemberId) -> Result<bool, StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();
@@ -61,8 +63,9 @@ impl StoreMembership {
         })
     }
 
-    /// Moves this process to the copy, if the contents that it uses are replaced. Raises an error if this process is
-    /// fenced off.
+    /// Moves this process to the copy, if the contents that it uses are replaced; makes the copy if no process has done
+    /// so. Raises `Fenced` if this process is fenced off, `Busy` if it cannot get the entry lock, and `Changing` if a
+    /// thread of this process does not finish its operation.
     pub(super) fn follow_copy(&self) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let _alone = self.lock_contents();
@@ -83,8 +86,9 @@ impl StoreMembership {
         }
     }
 
-    /// Calls `act` while this process holds the entry lock, and returns the result. Raises an error if this process is
-    /// fenced off, or if another process does not release the lock within `ENTRY_TIMEOUT`.
+    /// Calls `act` while this process holds the entry lock, and returns the result. Raises `Fenced` if this process is
+    /// fenced off, and `Busy` if another process does not release the lock within `ENTRY_TIMEOUT`. The caller has
+    /// locked the contents.
     fn with_entry_lock<R>(
         &self,
         act: impl FnOnce() -> Result<R, StoreRefused>,

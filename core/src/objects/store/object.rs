@@ -18,12 +18,15 @@ impl Object for StoreMembership {
         self
     }
 
+    /// Reports to the owner of a single-writer store that this process has mapped no contents.
     fn prepare_slot(&self) {
         // This process has no contents so far, whatever the last member of the slot had.
         self.unchecked_store()
             .report_mapped(self.members().slot(), 0);
     }
 
+    /// Moves to the current copy, if there is one. In a single-writer store, becomes the owner if `is_writable` is true
+    /// and there is none, otherwise a reader, whose watcher follows new owners.
     fn join(&self, is_writable: bool) -> Result<(), ObjectError> {
         if !self.shape().has_single_writer() {
             let moved = self.finish_replacing();
@@ -36,6 +39,7 @@ impl Object for StoreMembership {
         self.begin_following()
     }
 
+    /// Becomes the owner of a single-writer store that has none.
     fn reopen(&self) -> Result<(), ObjectError> {
         match self.shape().has_single_writer() {
             true => self.become_owner(),
@@ -43,6 +47,8 @@ impl Object for StoreMembership {
         }
     }
 
+    /// Undoes the open transaction, and ends the pins and watches of this process. Returns the guard of
+    /// `lock_contents`.
     fn release_held(&self) -> Option<MutexGuard<'_, ()>> {
         let guard = self.lock_contents();
         let (store, self_id) = (self.unchecked_store(), self.members().self_id());
@@ -64,6 +70,7 @@ impl Object for StoreMembership {
         self.close_contents_file();
     }
 
+    /// Removes the file of the copy that had the contents, if there is one.
     fn memory_removed(&self) {
         let copy = copy_of(self.mapping(), self.shape(), self.memory_name());
         if let Some(copy) = copy {
@@ -71,6 +78,9 @@ impl Object for StoreMembership {
         }
     }
 
+    /// Ends the pins and watches of the dead member of a slot; of the owner of a single-writer store, also marks all
+    /// watches of readers as changed. Waits for the owner lock for at most `RECOVERY_TIMEOUT`; false then, and after
+    /// other errors.
     fn recover_contents(&self, slot: u32) -> bool {
         let is_gone = |member| MemberId(member).slot() == Some(slot);
         let store = self.unchecked_store();
@@ -85,6 +95,7 @@ impl Object for StoreMembership {
         recovered.is_ok()
     }
 
+    /// Maps the contents of a new owner of a single-writer store, if there is one.
     fn before_recovery(&self) {
         self.keep_up(); // First: the new owner waits for that.
     }

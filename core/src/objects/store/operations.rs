@@ -22,7 +22,7 @@ enum Scope<'o> {
     BesideSibling,
 }
 
-/// Makes the error for an operation that cannot wait for the transaction of another task of its thread.
+/// Makes the error `NotHeld` for an operation that cannot wait for the transaction of another task of its thread.
 #[cold]
 pub fn beside_sibling_error() -> StoreRefused {
     let text = "another task of this thread is within a transaction, which cannot end before this operation; begin one \
@@ -32,7 +32,7 @@ pub fn beside_sibling_error() -> StoreRefused {
 
 impl StoreMembership {
     /// Initializes the store unless that is done, and returns the root container. Waits for the owner lock for at most
-    /// `RECOVERY_TIMEOUT`.
+    /// `RECOVERY_TIMEOUT`. Raises `Changing` if another process holds the lock longer.
     pub fn initialize(&self) -> Result<ContainerRef, StoreRefused> {
         self.in_current_contents(|store| {
             let deadline = deadline_after(RECOVERY_TIMEOUT);
@@ -43,8 +43,9 @@ impl StoreMembership {
         })
     }
 
-    /// Calls `operate` with the store, and again if the store has newer contents, to which this process moves first.
-    /// Returns the result of `operate`. Raises an error if the contents are replaced again and again.
+    /// Calls `operate` with the store, and again, at most `MOVE_ATTEMPTS` times, as long as it raises `Replaced`: this
+    /// process then moves to the newer contents first. Returns the result of `operate`. Raises EBUSY if the contents
+    /// are replaced again and again, and the errors of the move.
     #[inline]
     pub(super) fn in_current_contents<R>(
         &self,
@@ -69,8 +70,13 @@ impl StoreMembership {
     }
 
     /// Does an operation in the transaction that `owner` has begun, or in a transaction of its own. Waits for the owner
-    /// lock for at most `timeout` nanoseconds. With a timeout of 0 does not move to newer contents either. Returns the
-    /// result of `operate`, which takes the store, the open transaction if there is one, and a deadline.
+    /// lock for at most `timeout` nanoseconds. With a timeout of 0 does not move to newer contents either, and raises
+    /// `Replaced`. Returns the result of `operate`, which takes the store, the open transaction if there is one, and a
+    /// deadline.
+    ///
+    /// `operate` may run several times. `owner`, which returns the number of the running task or thread, runs only if a
+    /// task of this thread is within a transaction; no lock is held then. Raises `NotHeld` if that task is another one
+    /// and holds the owner lock that the operation needs.
     #[inline]
     pub fn with_store<R>(
         &self,
@@ -156,7 +162,7 @@ impl StoreMembership {
     }
 
     /// Wakes the sleepers that wait for what the last commit of this process has changed, and converts the error of the
-    /// operation.
+    /// operation. Each change of the store ends with it.
     #[inline]
     pub(super) fn finish<R>(&self, done: Result<R, StoreError>) -> Result<R, StoreRefused> {
         let notice = self.unchecked_store().take_notice();
@@ -190,14 +196,14 @@ impl StoreMembership {
 
     // --- containers and buffers ---
 
-    /// Notes that this process has another proxy of a container.
+    /// Notes that this process has another proxy of a container. Does nothing if the store cannot be used.
     pub fn add_proxy(&self, id: u64) {
         if let Ok(store) = self.store() {
             store.proxies().add(id);
         }
     }
 
-    /// Notes that a proxy of a container was dropped.
+    /// Notes that a proxy of a container was dropped. Does nothing if the store cannot be used.
     pub fn remove_proxy(&self, id: u64) {
         // Not in a forked child, where another thread of the parent may have locked the counts.
         if let Ok(store) = self.store() {

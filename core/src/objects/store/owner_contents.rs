@@ -126,7 +126,8 @@ impl StoreMembership {
         u64::from_str_radix(ending, 16).unwrap_or(0)
     }
 
-    /// Maps contents for reading, and reports this to the owner. The caller has locked the contents.
+    /// Maps contents for reading, and reports this to the owner. The caller has locked the contents. Closes the file of
+    /// the contents before.
     pub(super) fn map_contents(&self, file: &File, header: OwnerHeader) -> Result<(), ObjectError> {
         let failed = || ObjectError::os("its memory cannot be mapped");
         let start = self.shape().contents_at();

@@ -42,7 +42,8 @@ impl StoreMembership {
     // --- owners ---
 
     /// Makes this process the owner of the store, unless there is an owner, and waits until living readers have
-    /// followed, for at most [`FOLLOW_TIMEOUT`]. Does nothing if any process is the owner.
+    /// followed, for at most [`FOLLOW_TIMEOUT`]. Does nothing if any process is the owner. After an error this process
+    /// is not the owner. Blocks while another thread moves to other contents.
     pub(super) fn become_owner(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         let failed = || ObjectError::os("its lock file cannot be locked");
@@ -159,7 +160,8 @@ impl StoreMembership {
 
     // --- readers ---
 
-    /// Maps the contents for a reader that has joined. Raises an error if no process has contents.
+    /// Maps the contents for a reader that has joined. Does nothing if this process is the owner. Raises `NotHeld` if
+    /// no process has contents, and the errors of `find_contents` after a wait of `RECOVERY_TIMEOUT`.
     pub(super) fn become_reader(&self) -> Result<(), ObjectError> {
         let _alone = self.lock_contents();
         if !self.unchecked_store().is_read_only() {
@@ -194,7 +196,8 @@ impl StoreMembership {
     }
 
     /// Maps the contents of a new owner, if there is one; keeps the contents if only the mark is new. Waits for at most
-    /// `timeout` nanoseconds if the owner does not show them.
+    /// `timeout` nanoseconds if the owner does not show them. Raises the errors of `find_contents`; the next call tries
+    /// again.
     pub(super) fn follow_owner(&self, timeout: u64) -> Result<(), StoreRefused> {
         let _alone = self.lock_contents();
         if !self.is_behind() {
@@ -214,7 +217,8 @@ impl StoreMembership {
 
     /// Reads the contents with `read`, which takes a deadline, and returns the result. Reads again until `timeout` if
     /// the owner changes the contents meanwhile, and checks between the reads whether the owner has died. Raises
-    /// `Restless` after the timeout, and `Replaced` if there is a new owner.
+    /// `Restless` after the timeout, and `Replaced` if there is a new owner. With a `timeout` of 0 reads once, with
+    /// deadline 0.
     pub(super) fn read_contents<R>(
         &self,
         timeout: u64,

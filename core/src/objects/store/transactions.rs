@@ -29,9 +29,10 @@ pub enum BeginOutcome {
 }
 
 impl StoreMembership {
-    /// Begins a transaction of a task or of a thread. Waits for single operations of other processes, until one of them
-    /// has made no progress for `timeout` nanoseconds. `is_task` is true if the owner is a task. Raises an error if
-    /// this task or thread is within a transaction.
+    /// Begins a transaction of a task or of a thread, which holds the owner lock until its end. Waits for single
+    /// operations of other processes, until one of them has made no progress for `timeout` nanoseconds, but not for
+    /// another transaction. `is_task` is true if the owner is a task. Raises `NotHeld` if this task or thread is within
+    /// a transaction.
     pub fn begin_transaction(
         &self,
         owner: u64,
@@ -61,7 +62,9 @@ impl StoreMembership {
     }
 
     /// Ends the transaction of a task or thread, and wakes the next waiter for a transaction. Commits the changes if
-    /// `is_kept` is true, and undoes them otherwise. Raises an error if this task or thread is within no transaction.
+    /// `is_kept` is true, and undoes them otherwise. Raises `NotHeld` if this task or thread is within no transaction.
+    /// After an error of the commit the transaction is over, too, and has changed nothing, unless this process is
+    /// fenced off.
     pub fn end_transaction(&self, owner: u64, is_kept: bool) -> Result<(), StoreRefused> {
         let store = self.store()?;
         let Some(Transaction { open, .. }) = self.transaction.take(owner) else {
@@ -125,7 +128,8 @@ impl StoreMembership {
         self.transaction.is_of_sibling(owner)
     }
 
-    /// Raises an error if a wait for the owner lock would block the thread in which another task has to release it.
+    /// Raises `NotHeld` if another task of this thread is within a transaction: a wait for the owner lock would block
+    /// the thread in which that task has to release it.
     pub fn check_may_block(&self, owner: u64) -> Result<(), StoreRefused> {
         match self.is_beside_sibling(|| owner) {
             true => Err(beside_sibling_error()),

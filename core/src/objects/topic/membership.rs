@@ -37,13 +37,14 @@ pub(super) type Processes = Mutex<HashMap<(usize, u64), libc::pid_t>>;
 
 /// The publication of this process, as its topic sees it.
 pub(super) trait LocalPublication: Any + Send + Sync {
-    /// Publishes what is written, and waits for subscribers that have not attached, because this process leaves.
+    /// Publishes what is written, and waits for subscribers that have not attached, because this process leaves: for at
+    /// most one second.
     fn finish(&self);
 }
 
 /// A subscription of this process, as its topic sees it.
 pub(super) trait LocalSubscription: Send + Sync {
-    /// Attaches to publishers that have appeared.
+    /// Attaches to publishers that have appeared. Errors are ignored: the next read raises them.
     fn attach_publishers(&self);
     /// Returns true if this thread was the last to read.
     fn was_read_by_this_thread(&self) -> bool;
@@ -93,7 +94,7 @@ impl TopicMembership {
         self.file.upgrade()
     }
 
-    /// Returns the publication of this process, if it has one.
+    /// Returns the publication of this process; None if it has none, or if the last handle was dropped.
     pub(super) fn local_publication(&self) -> Option<Arc<dyn LocalPublication>> {
         lock(&self.publication).as_ref()?.upgrade()
     }
@@ -118,7 +119,7 @@ impl TopicMembership {
         }
     }
 
-    /// Wakes publishers that wait for room, if a change has made some.
+    /// Wakes all publishers that wait for room, if a change has made some.
     pub(super) fn wake_for(&self, wakeups: Wakeups) {
         if wakeups.room {
             self.wake_all(ROOM);
@@ -147,6 +148,7 @@ impl TopicMembership {
 
     /// Maps the log of a publisher in the process `pid`, with some attempts. Returns None as the error if the publisher
     /// is ending: the kernel may free its memory before its slot among the members, and long before on a busy machine.
+    /// Sleeps between the attempts, for `LOG_ATTEMPTS` times `RETRY_PAUSE` at most.
     fn open_log_of(&self, pid: libc::pid_t, listed: &ListingInfo) -> Result<Log, Option<String>> {
         let is_alive = || match self.members().holder_of(MemberId(listed.owner)) {
             Some(Holder::Process(holder)) => holder == pid && !sealed::is_ending(pid),

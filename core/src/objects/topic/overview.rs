@@ -50,6 +50,7 @@ pub struct Overview {
 
 impl TopicMembership {
     /// Returns the publishers and the subscribers, with their progress. Ignores the logs that this process cannot open.
+    /// Raises what `Membership::check` raises.
     pub fn overview(&self) -> Result<Overview, ObjectError> {
         self.check()?;
         let directory = self.directory();

@@ -28,7 +28,7 @@ pub const MAX_MEMORY: u64 = 1 << 36;
 
 type LogPublisher = Publisher<Log, Arc<SharedMapping>>;
 
-/// The publication of this process in a topic, which ends when it is dropped.
+/// The publication of this process in a topic. Its drop ends it, and may wait for `ATTACH_TIMEOUT` before.
 pub struct Publication {
     topic: Arc<TopicMembership>,
     publisher: Mutex<LogPublisher>,
@@ -50,8 +50,8 @@ pub struct PublishOutcome {
 
 impl TopicMembership {
     /// Begins to publish in this process, until the last reference to the result is dropped. Returns the publication
-    /// that is open already, if there is one with the same limits. Raises an error for other limits, for missing
-    /// memory, and if the topic has the maximum number of publishers.
+    /// that is open already, if there is one with the same limits. Raises `Limits` for other limits, `Os` for missing
+    /// memory, and `Full` if the topic has the maximum number of publishers.
     pub fn publish(
         self: &Arc<Self>,
         limits: PublisherLimits,
@@ -116,7 +116,7 @@ impl Publication {
         &self.topic
     }
 
-    /// Locks the publisher, or raises an error if the topic cannot be used.
+    /// Locks the publisher. Raises what `Membership::check` raises.
     fn publisher(&self) -> Result<MutexGuard<'_, LogPublisher>, ObjectError> {
         self.topic.check()?;
         Ok(lock(&self.publisher))
@@ -127,7 +127,7 @@ impl Publication {
         len > self.shape.small()
     }
 
-    /// Raises an error if there can never be room for a payload of this many bytes.
+    /// Raises `TooLarge` if there can never be room for a payload of this many bytes.
     pub fn check_size(&self, len: u64) -> Result<(), ObjectError> {
         match self.is_large(len) && len > self.shape.blocks {
             true => Err(self.map_error(PublishError::TooLarge {
@@ -145,7 +145,8 @@ impl Publication {
     }
 
     /// Publishes as many of these records as there is room for, and wakes subscribers. The caller publishes the rest
-    /// once there is room. A record is its form, its payload, and true if the payload must be aligned.
+    /// once there is room. A record is its form, its payload, and true if the payload must be aligned. After an error,
+    /// such as `Os` for missing memory, the records before the one that failed are published.
     #[inline]
     pub fn publish<'a>(
         &self,
@@ -183,14 +184,14 @@ impl Publication {
     }
 
     /// Reserves a block to fill, which the caller publishes or frees. Returns as the inner error the subscriber that
-    /// holds the memory.
+    /// holds the memory. Raises `TooLarge` or `Os` if there is no such memory.
     pub fn reserve(&self, len: u64, on_full: OnFull) -> Result<Result<Block, NoRoom>, ObjectError> {
         let reserved = self.publisher()?.reserve(len, on_full);
         self.separate_no_room(reserved)
     }
 
-    /// Publishes the first `used` bytes of a filled block. If there is no room, puts the block back into `block`, and
-    /// returns the slowest subscriber as the inner error.
+    /// Publishes the first `used` bytes of a filled block. Returns the slowest subscriber as the inner error if there
+    /// is no room; then, and after an error, the block is back in `block`. Raises `NotHeld` if `block` is None.
     pub fn publish_block(
         &self,
         form: u8,
@@ -299,8 +300,7 @@ impl Publication {
         })
     }
 
-    /// Notes that an event loop has waited for the subscribers, if this is the last handle, so that its drop does not
-    /// wait.
+    /// Notes that a loop has waited for the subscribers, if this is the last handle: its drop then does not wait.
     pub fn note_waited(self: &Arc<Self>) {
         if Arc::strong_count(self) == 1 {
             self.has_waited.store(true, Relaxed);
@@ -339,8 +339,7 @@ fn write_large(
 }
 
 impl LocalPublication for Publication {
-    /// Publishes what is written, and waits for at most [`ATTACH_TIMEOUT`] until all subscribers have attached: they
-    /// can read the mapped memory after this process has ended.
+    /// Publishes what is written, and waits for at most [`ATTACH_TIMEOUT`] until all subscribers have attached.
     fn finish(&self) {
         // Relaxed: set by the thread that drops the last handle.
         if self.has_waited.load(Relaxed) {

@@ -48,8 +48,9 @@ fn this_thread() -> usize {
 }
 
 impl TopicMembership {
-    /// Subscribes in this process, until the result is dropped. Raises an error for missing memory, and if the topic
-    /// has the maximum number of subscribers.
+    /// Subscribes in this process, until the result is dropped, and attaches to the publishers. `policy` has the n of
+    /// `KeepLast(n)` or `Disconnect(n)`. Raises `Os` for missing memory, and `Full` if the topic has the maximum number
+    /// of subscribers.
     pub fn subscribe(
         self: &Arc<Self>,
         policy: (Policy, u64),
@@ -119,8 +120,8 @@ impl Subscription {
         Ok(subscriber)
     }
 
-    /// Receives messages, large ones in place: see [`Subscriber::receive`]. Reports each publisher that cannot be read
-    /// once.
+    /// Receives messages, large ones in place, without waiting: see [`Subscriber::receive`]. Reports each publisher
+    /// that cannot be read once, and receives nothing then. Raises what `Membership::check` raises.
     #[inline]
     pub fn receive(
         &self,
@@ -152,7 +153,7 @@ impl Subscription {
         pid.copied().unwrap_or(0)
     }
 
-    /// Returns the number of missed records.
+    /// Returns the number of missed records, of all publishers so far.
     pub fn lost(&self) -> Result<u64, ObjectError> {
         self.topic.check()?;
         Ok(lock(&self.subscriber).lost())
@@ -170,7 +171,7 @@ impl Subscription {
     }
 
     /// Ends the subscription, and wakes all sleepers of the topic. Pinned blocks stay pinned until
-    /// [`unpin`](Self::unpin).
+    /// [`unpin`](Self::unpin). Idempotent.
     pub fn leave(&self) {
         if self.topic.check().is_ok() {
             lock(&self.subscriber).leave();
@@ -187,6 +188,7 @@ impl Subscription {
 }
 
 impl LocalSubscription for Subscription {
+    /// Attaches as the next `receive` would, and ignores errors.
     fn attach_publishers(&self) {
         drop(self.refreshed());
     }
@@ -198,6 +200,7 @@ impl LocalSubscription for Subscription {
 }
 
 impl Drop for Subscription {
+    /// Leaves as `leave` does.
     fn drop(&mut self) {
         self.leave();
     }

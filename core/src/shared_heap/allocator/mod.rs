@@ -106,8 +106,9 @@ pub fn file_size(start: u64, max_memory: u64) -> u64 {
 }
 
 impl<W: Words, M: Members> Allocator<W, M> {
-    /// Opens the allocator that begins `start` bytes into `words`, which map all of `file`, see [`file_size`]. All
-    /// members must pass the same `start` and `max_memory`, which bounds the pages without the metadata before them.
+    /// Opens the allocator that begins `start` bytes into `words`, which map all of `file`, see [`file_size`], and
+    /// backs the metadata before the map. All members must pass the same `start` and `max_memory`, which bounds the
+    /// pages without the metadata before them.
     ///
     /// # Panics
     /// If `start` is not a multiple of the page size, or the file has no space for any page.
@@ -160,9 +161,9 @@ impl<W: Words, M: Members> Allocator<W, M> {
         self.blocks.backing_file.allocated()
     }
 
-    /// Reserves a block of at least `len` bytes for this member to fill. Its contents are undefined. Fails with
-    /// [`HeapError::Limit`] or [`HeapError::System`] if too few pages can be backed, and with
-    /// [`HeapError::TooManyUnfinished`].
+    /// Reserves a block of at least `len` bytes for this member to fill. Its contents are undefined. The caller commits
+    /// or releases it. Fails with [`HeapError::Limit`] or [`HeapError::System`] if too few pages can be backed, and
+    /// with [`HeapError::TooManyUnfinished`].
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         self.reserve_as(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, true)
@@ -170,6 +171,7 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Reserves a block of whole pages, however small `len` is, so the call succeeds whenever enough pages are free.
+    /// Otherwise as [`reserve`](Self::reserve).
     pub fn reserve_pages(&self, len: u64, deadline: u64) -> Result<Reservation, HeapError> {
         let pages = len.div_ceil(PAGE);
         self.reserve_as(len, pages, deadline, |t| {
@@ -222,7 +224,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         }
     }
 
-    /// Frees a reserved block, and returns excess pages to the system.
+    /// Frees a reserved block, and returns excess pages to the system. Fails with [`HeapError::NotUnfinished`] if this
+    /// member has no such reservation.
     pub fn release(&self, block: &Reservation, deadline: u64) -> Result<(), HeapError> {
         let change = |t: &mut Transaction<'_, W, M>| {
             self.unfinished.remove(t, block.entry, block.offset)?;
@@ -233,15 +236,16 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(())
     }
 
-    /// Allocates a block of at least `len` bytes that is shared at once. If this process dies before it has published
-    /// the offset, the block is lost.
+    /// Allocates a block of at least `len` bytes that is shared at once, and returns its offset. If this process dies
+    /// before it has published the offset, the block is lost. Fails as [`reserve`](Self::reserve) does.
     pub fn allocate(&self, len: u64, deadline: u64) -> Result<u64, HeapError> {
         self.with_enough_pages(len, pages_for(len), deadline, |t| {
             self.blocks.allocate(t, len, false)
         })
     }
 
-    /// Frees a committed block, and returns excess pages to the system.
+    /// Frees a committed block, and returns excess pages to the system. Fails with [`HeapError::NoBlock`] if no
+    /// committed block begins at this offset.
     pub fn free(&self, offset: u64, deadline: u64) -> Result<(), HeapError> {
         let excess = self.undo_log.transact(deadline, |t| {
             self.free_within(t, offset)?;
@@ -254,7 +258,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
         Ok(())
     }
 
-    /// Frees a block within a transaction. Call [`shrink_excess`](Self::shrink_excess) afterwards.
+    /// Frees a committed block within a transaction. Call [`shrink_excess`](Self::shrink_excess) afterwards. Fails as
+    /// [`free`](Self::free) does; the caller then fails the transaction.
     pub fn free_within(&self, t: &mut Transaction<'_, W, M>, offset: u64) -> Result<(), HeapError> {
         self.blocks.release(t, offset, false)
     }
@@ -289,7 +294,8 @@ impl<W: Words, M: Members> Allocator<W, M> {
     }
 
     /// Frees the reservations of members that are gone, and the pages that they were backing or punching. Returns the
-    /// number of entries that were freed. `is_gone` must be false for each member that is still active.
+    /// number of entries that were freed. `is_gone` must be false for each member that is still active. After an error
+    /// the caller calls again to free the rest.
     pub fn recover(
         &self,
         is_gone: impl Fn(u64) -> bool,

@@ -13,6 +13,8 @@
 //!
 //! Pages are backed and returned under the lock, while others wait for it. If the holder dies, the file may have pages
 //! that the metadata do not list as backed; the member that takes the lock over returns them.
+//!
+//! The caller of a method with a `Writer` holds the lock of the redo log, and rolls the operation back after an error.
 
 mod repair;
 
@@ -109,6 +111,7 @@ impl Heap {
 
     /// Allocates a block of at least `len` bytes. Its offset is a multiple of 16, and of the page size if it is larger
     /// than 16 KiB. Its contents are undefined; write them by [`WriteWords::init`](super::access::WriteWords::init).
+    /// Fails with [`HeapError::Limit`] or [`HeapError::System`] if too few pages can be backed.
     pub fn allocate<W: Words, M: Members>(
         &self,
         t: &mut Writer<'_, W, M>,
@@ -266,7 +269,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Backs all pages that the metadata list as backed: a copy lacks those that were never written.
+    /// Backs all pages that the metadata list as backed: a copy lacks those that were never written. Fails with
+    /// [`HeapError::System`] if the system has too little memory.
     pub fn back_all<W: Words, M: Members>(&self, t: &Writer<'_, W, M>) -> Result<(), HeapError> {
         let Blocks {
             pages,

@@ -1,4 +1,6 @@
 //! Free runs of pages: lists by their length, splitting and merging.
+//!
+//! `state` is the kind of a free run: `Spare` if it is backed, `Bare` if it is not.
 
 use super::{AT_BITS, AT_FRONTIER, AT_SPARE, BINS, Kind, MAX_PROBES, PageEntry, Pages, bin};
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -220,7 +222,8 @@ impl Pages {
         self.count_spare(t, state, pages as i64)
     }
 
-    /// Returns the first page and the length of the free run of this state that ends just before a page.
+    /// Returns the first page and the length of the free run of this state that ends just before a page; None if there
+    /// is none.
     fn ends_before(
         &self,
         t: &impl ReadWords,

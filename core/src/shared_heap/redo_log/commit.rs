@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 impl<W: Words, M: Members> RedoLog<W, M> {
     /// Begins a transaction of many operations, which holds the lock, after repeating the commit of a dead holder. End
-    /// it by [`commit`](Self::commit) or [`abandon`](Self::abandon), because a drop does not release the lock.
+    /// it by [`commit`](Self::commit) or [`abandon`](Self::abandon), because a drop does not release the lock. Fails as
+    /// `SeqLock::acquire` does, with [`HeapError::Busy`] at the deadline, and holds no lock then.
     #[inline]
     pub fn begin(&self, deadline: u64) -> Result<PendingTransaction, HeapError> {
         let sequence = self.acquire(deadline)?;
@@ -111,8 +112,10 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         }
     }
 
-    /// Commits the transaction and releases the lock. If it fails, nothing has changed, except with
-    /// [`HeapError::Replaced`] or for truncated memory: then the copy or the file may lack the changes.
+    /// Commits the transaction and releases the lock, also if it fails. Then nothing has changed, except with
+    /// [`HeapError::Replaced`] or for truncated memory: then the copy or the file may lack the changes. Fails with
+    /// [`HeapError::TransactionTooLarge`] beyond [`CAPACITY`] words, and with [`HeapError::System`] without memory for
+    /// the log.
     #[inline]
     pub fn commit(&self, mut pending: PendingTransaction) -> Result<(), HeapError> {
         if !self.seqlock.is_own_process() {
@@ -153,7 +156,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Runs a transaction that stores at most one word. `change` returns its offset and its value, or None, and the
-    /// result. If it fails, no word is stored; a corruption then poisons the memory.
+    /// result. If it fails, no word is stored; a corruption then poisons the memory. `change` runs once, under the
+    /// lock, for which the call waits until `deadline`.
     #[inline]
     pub fn store_word<R, E: TransactionError>(
         &self,

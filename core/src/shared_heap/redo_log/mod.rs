@@ -132,7 +132,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         self.seqlock.poison_if_corrupt(copied)
     }
 
-    /// Retries a read until `deadline`, in a process that cannot take the lock.
+    /// Retries a read until `deadline`, in a process that cannot take the lock. Fails with [`HeapError::NeverStable`],
+    /// at once if the deadline has passed.
     #[cold]
     fn read_until<R, E: TransactionError>(
         &self,
@@ -149,7 +150,8 @@ impl<W: Words, M: Members> RedoLog<W, M> {
         Err(HeapError::NeverStable.into())
     }
 
-    /// Finishes the commit during which the owner died. The memory must be visible to this process alone.
+    /// Finishes the commit during which the owner died. The memory must be visible to this process alone, and be
+    /// writable. Fails with [`HeapError::Poisoned`] if the log is corrupt.
     pub fn finish_commit(&self) -> Result<(), HeapError> {
         // Relaxed: no other process changes it.
         let mut sequence = self.seqlock.word(AT_SEQUENCE).load(Ordering::Relaxed);
@@ -283,6 +285,7 @@ impl<W: Words, M: Members> Writer<'_, W, M> {
 }
 
 impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
+    /// Returns the value that this transaction has set, or else the one in the memory.
     #[inline]
     fn get(&self, at: u64) -> Result<u64, HeapError> {
         if self.pending.writes.count > 0
@@ -304,6 +307,8 @@ impl<W: Words, M: Members> ReadWords for Writer<'_, W, M> {
 }
 
 impl<W: Words, M: Members> WriteWords for Writer<'_, W, M> {
+    /// Collects the change until the commit; stores at once in fresh memory. Fails only for an offset that must not
+    /// change.
     #[inline]
     fn set(&mut self, at: u64, value: u64) -> Result<(), HeapError> {
         let Some(word) = self.log.seqlock.changeable(at) else {

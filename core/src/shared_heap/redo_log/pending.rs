@@ -74,7 +74,7 @@ impl Writes {
         }
     }
 
-    /// Returns the offset and the value of a write.
+    /// Returns the offset and the value of a write. Panics beyond the last one.
     pub(super) fn get(&self, number: usize) -> (u64, u64) {
         match number.checked_sub(INLINE) {
             None => self.inline[number],
@@ -90,7 +90,7 @@ impl Writes {
         }
     }
 
-    /// Returns the number of the write of the word at this offset.
+    /// Returns the number of the write of the word at this offset; None if the word has none.
     #[inline]
     pub(super) fn find(&self, at: u64) -> Option<usize> {
         if self.count > INLINE {

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicUsize as PrivateUsize;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 
 impl<W: Words, M: Members> SeqLock<W, M> {
-    /// Acquires the lock, or returns [`HeapError::Busy`] if `deadline` passes; see [`owner_lock::NEVER`]. Fails as
-    /// [`check`](Self::check) does, with [`HeapError::ReadOnly`] in a read-only process, and with
-    /// [`HeapError::Detached`] or [`HeapError::Replaced`] while another thread closes or replaces the memory. The log
-    /// of a dead holder is left to the caller.
+    /// Acquires the lock until the drop of the result, or returns [`HeapError::Busy`] if `deadline` passes; see
+    /// [`owner_lock::NEVER`]. Fails as [`check`](Self::check) does, with [`HeapError::ReadOnly`] in a read-only
+    /// process, and with [`HeapError::Detached`] or [`HeapError::Replaced`] while another thread closes or replaces the
+    /// memory. The log of a dead holder is left to the caller.
     #[inline]
     pub(in crate::shared_heap) fn acquire(
         &self,
@@ -77,6 +77,7 @@ impl<'a> ActiveThread<'a> {
 }
 
 impl Drop for ActiveThread<'_> {
+    /// Counts the thread no longer.
     #[inline]
     fn drop(&mut self) {
         // Release: the work under the lock is before the decrement that `close` reads.
@@ -102,6 +103,8 @@ impl<W: Words, M: Members> SeqLockGuard<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
+    /// Releases the lock, and poisons the memory if another process has overwritten it. Does nothing in a forked child
+    /// or a process whose member number is 0.
     #[inline]
     fn drop(&mut self) {
         // A process that has left has lost the lock: others take it over as that of a dead member.

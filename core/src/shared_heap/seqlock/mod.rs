@@ -182,8 +182,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         Ok(ReadAttempt::Changing)
     }
 
-    /// Poisons the memory for all members if the result is a corruption, or if the memory was truncated: then zeros
-    /// were read in place of its contents.
+    /// Returns `done`. First poisons the memory for all members if it is a corruption, or if the memory was truncated,
+    /// so that zeros were read in place of its contents: then returns that error.
     #[inline]
     pub fn poison_if_corrupt<R, E: TransactionError>(&self, done: Result<R, E>) -> Result<R, E> {
         match done.as_ref().err().and_then(TransactionError::corruption) {
@@ -193,8 +193,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Returns an error if the memory is unusable: [`HeapError::Detached`] in a forked child or after this process has
-    /// left, [`HeapError::Poisoned`] or [`HeapError::Replaced`] for all members.
+    /// Returns an error if the memory is unusable: [`HeapError::Detached`] in a forked child or a process that is no
+    /// member, [`HeapError::Poisoned`] or [`HeapError::Replaced`] for all members.
     #[inline]
     pub fn check(&self) -> Result<(), HeapError> {
         if !self.is_own_process() || self.members.self_id() == 0 {
@@ -227,8 +227,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
         }
     }
 
-    /// Returns an error if a copy was made while this process held the lock, since the copy may lack its changes.
-    /// Called after the lock was released.
+    /// Returns [`HeapError::Replaced`] if a copy was made while this process held the lock, since the copy may lack its
+    /// changes. Called after the lock was released.
     #[inline]
     pub(super) fn check_fenced(&self) -> Result<(), HeapError> {
         // SeqCst: after the exchange of the lock. A member that makes a copy first marks this memory, then reads the

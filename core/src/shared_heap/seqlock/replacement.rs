@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 impl<W: Words, M: Members> SeqLock<W, M> {
     /// Refuses the lock to all other threads of this process, which is about to leave, and waits until none of them
-    /// holds it or `deadline` passes: then some may still hold it, without an error.
+    /// holds it or `deadline` passes: then some may still hold it, without an error. The calling thread holds no lock.
     pub fn close(&self, deadline: u64) {
         // SeqCst: in one order with `acquire`, so that either that thread sees this store, or this thread sees it as
         // active.
@@ -19,6 +19,8 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Runs `act`, which replaces the memory, while no thread of this process changes it. Returns its result; None,
     /// without running it, if threads still hold the lock at `deadline`, or if another thread has closed the seqlock.
+    /// Operations that begin meanwhile fail with [`HeapError::Replaced`]. The caller lets no thread call `close`
+    /// meanwhile.
     pub fn with_paused<R>(&self, deadline: u64, act: impl FnOnce() -> R) -> Option<R> {
         // SeqCst: as in `close`. Relaxed: another thread has closed it.
         let begun =

@@ -31,8 +31,8 @@ impl Class {
         2 * 8 * self.bitmap_words()
     }
 
-    /// Returns the class for blocks of this size. Its slabs have the fewest pages that hold at least four blocks and
-    /// waste at most a sixteenth, or else [`MAX_PAGES`].
+    /// Returns the class for blocks of this size. Its slabs have the fewest pages, at most [`MAX_PAGES`], that hold at
+    /// least four blocks and waste at most a sixteenth; [`MAX_PAGES`] if no number does.
     const fn of(size: u64) -> Self {
         let mut pages = 1;
         loop {

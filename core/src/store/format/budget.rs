@@ -48,7 +48,8 @@ impl Budget {
         }
     }
 
-    /// Allocates an empty vector for this many values, or for as many as the memory has words.
+    /// Allocates an empty vector for this many values, or for as many as the memory has words. Returns
+    /// [`StoreError::NoMemory`] if this process has none. Spends nothing.
     pub(in crate::store) fn allocate<T>(&self, count: u64) -> Result<Vec<T>, StoreError> {
         let mut room = Vec::new();
         match room.try_reserve_exact(count.min(self.cells) as usize) {
@@ -57,7 +58,8 @@ impl Budget {
         }
     }
 
-    /// Allocates an empty vector for this many bytes, and spends their words.
+    /// Allocates an empty vector for this many bytes, and spends their words. Returns [`StoreError::NoMemory`], or the
+    /// errors of `spend`.
     pub(in crate::store) fn allocate_bytes(&mut self, len: u64) -> Result<Vec<u8>, StoreError> {
         self.spend(len.div_ceil(8))?;
         let mut room = Vec::new();

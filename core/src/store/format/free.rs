@@ -72,7 +72,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(())
     }
 
-    /// Removes all items of a list, a dict or a set, and frees them with their contents.
+    /// Removes all items of a list, a dict or a set, and frees them with their contents. The caller has checked the
+    /// type.
     pub(in crate::store) fn remove_items(&mut self, header: Header) -> Result<(), StoreError> {
         let (mut left, mut budget) = (Vec::new(), self.budget);
         self.free_payload(header, &mut left, &mut budget)?;

@@ -29,7 +29,8 @@ pub(in crate::store) struct Cells {
 }
 
 impl Cells {
-    /// Reads the location of the cells of a list, and checks it.
+    /// Reads the location of the cells of a list. Returns the error for a corrupt container if they exceed its
+    /// capacity.
     pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let (room, start) = match block {
@@ -55,13 +56,13 @@ impl Cells {
         self.header.len
     }
 
-    /// Returns the offset of a cell.
+    /// Returns the offset of a cell. The index is not checked.
     #[inline]
     pub(in crate::store) fn at(&self, index: u64) -> u64 {
         self.block + 8 + 8 * (self.start + index)
     }
 
-    /// Returns the cell of an index.
+    /// Returns the cell of an index, which is not checked.
     pub(in crate::store) fn cell(
         &self,
         t: &impl ReadWords,
@@ -88,7 +89,9 @@ pub(in crate::store) fn find(
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Replaces the cells from `from` up to `to`. Returns the old ones, which the caller frees.
+    /// Replaces the cells from `from` up to `to` by `new`, whose number may differ. Returns the old ones, which the
+    /// caller frees. Returns [`StoreError::IndexOutOfRange`] unless `from <= to <=` the length, and
+    /// [`StoreError::CapacityExceeded`] beyond `MAX_ITEMS`.
     pub(in crate::store) fn splice(
         &mut self,
         header: Header,

@@ -36,12 +36,13 @@ pub(in crate::store) struct Mutator<'t, 'w, W, M> {
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Allocates a block of `len` bytes in the transaction, with undefined contents. Returns its offset.
+    /// Allocates a block of `len` bytes in the transaction, with undefined contents. Returns its offset. Fails with
+    /// `HeapError::Limit` or `HeapError::System` if there is no memory.
     pub(in crate::store) fn allocate(&mut self, len: u64) -> Result<u64, StoreError> {
         Ok(self.heap.allocate(self.t, len)?)
     }
 
-    /// Frees a block at the end of the transaction.
+    /// Frees a block at the end of the transaction. The offset is checked only then: a wrong one is a corruption.
     pub(in crate::store) fn free(&mut self, block: u64) {
         self.heap.free(self.t, block);
     }

@@ -24,7 +24,8 @@ pub(in crate::store) fn extra_of(
 }
 
 impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
-    /// Returns the dict of the extra attributes of a record. Creates it if there is none.
+    /// Returns the dict of the extra attributes of a record. Creates it if there is none. Fails with
+    /// [`StoreError::WrongType`] for other containers.
     pub(in crate::store) fn extra_dict(&mut self, header: Header) -> Result<Header, StoreError> {
         let header = header.require(Type::Record)?;
         if let Some(extra) = extra_of(self.t, header)? {

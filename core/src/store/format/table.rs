@@ -43,7 +43,8 @@ enum Lookup {
 }
 
 impl Table {
-    /// Reads the location of a table, and checks it.
+    /// Reads the location of a table, and checks its sizes. Returns the error for a corrupt container if they do not
+    /// fit.
     pub(in crate::store) fn of(t: &impl ReadWords, header: Header) -> Result<Self, StoreError> {
         let block = header.payload(t)?;
         let width = if header.kind == Type::Set { 1 } else { 2 };
@@ -78,13 +79,13 @@ impl Table {
         self.block + 16 + 8 * number
     }
 
-    /// Returns the offset of the key cell of an entry; the value cell is the next one.
+    /// Returns the offset of the key cell of an entry; the value cell is the next one. The number is not checked.
     #[inline]
     pub(in crate::store) fn entry(&self, number: u64) -> u64 {
         self.block + 16 + 8 * self.slots + 8 * self.width * number
     }
 
-    /// Returns the key of an entry; None if the entry was removed.
+    /// Returns the key of an entry below `used`; None if the entry was removed.
     pub(in crate::store) fn key(
         &self,
         t: &impl ReadWords,
@@ -94,7 +95,7 @@ impl Table {
         Ok((cell != Cell::NOTHING).then_some(cell))
     }
 
-    /// Returns the value cell of an entry of a dict.
+    /// Returns the value cell of an entry of a dict, below `used`; an empty cell if the entry was removed.
     pub(in crate::store) fn value(
         &self,
         t: &impl ReadWords,
@@ -219,7 +220,7 @@ fn hash_of(t: &impl ReadWords, cell: Cell) -> Result<u64, StoreError> {
     }
 }
 
-/// Returns the number of slots for this many entries, of which at most three quarters are used.
+/// Returns the number of slots, a power of two, for this many entries, which use at most three quarters of them.
 fn slots_for(entries: u64) -> u64 {
     (entries + entries / 3 + 2)
         .next_power_of_two()
@@ -265,8 +266,8 @@ impl<W: Words, M: Members> Mutator<'_, '_, W, M> {
         Ok(block)
     }
 
-    /// Writes a table with these entries: key, value and hash. Their keys must be unique. Returns the offset of its
-    /// block; 0 if there are no entries.
+    /// Writes a table with these entries: key, value and hash. Their keys must be unique. `width` is 2 for a dict and 1
+    /// for a set, whose values are ignored. Returns the offset of its block; 0 if there are no entries.
     pub(in crate::store) fn make_table(
         &mut self,
         entries: &[(Cell, Cell, u64)],

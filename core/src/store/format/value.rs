@@ -67,6 +67,7 @@ pub(in crate::store) enum Canonical<'k> {
 }
 
 impl PartialEq for Canonical<'_> {
+    /// Returns true for keys that are equal in Python, such as 1 and 1.0.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -187,8 +188,8 @@ impl Key<'_> {
     }
 }
 
-/// Returns the bytes of the int that equals an integral float: two's complement, little-endian, without redundant
-/// bytes.
+/// Returns the bytes of the int that equals a whole float of at least 2^47 or at most -2^47: two's complement,
+/// little-endian, without redundant bytes.
 fn integral(value: f64) -> Vec<u8> {
     let bits = value.abs().to_bits();
     let (mantissa, exponent) = (
@@ -213,7 +214,7 @@ fn integral(value: f64) -> Vec<u8> {
     bytes
 }
 
-/// Drops redundant sign bytes at the end of an int.
+/// Drops redundant sign bytes at the end of an int in two's complement, little-endian. At least one byte stays.
 pub fn trim(bytes: &mut Vec<u8>) {
     while let [.., before, last] = bytes[..]
         && (last == 0 && before < 0x80 || last == 0xff && before >= 0x80)

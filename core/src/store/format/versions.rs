@@ -40,7 +40,8 @@ impl Versions {
         Ok(t.get(self.0)? == 0)
     }
 
-    /// Begins to watch a container. Returns the number of the entry; None if the table is full.
+    /// Begins a watch of this member upon the container of this id. Returns the number of the entry; None if the table
+    /// is full.
     pub(in crate::store) fn add(
         &self,
         t: &mut impl WriteWords,
@@ -64,7 +65,8 @@ impl Versions {
         Ok(Some(number))
     }
 
-    /// Returns true if the container was changed since the watch began.
+    /// Returns true if the container was changed since the watch of this number began. The caller has begun the watch
+    /// and has not ended it.
     pub(in crate::store) fn has_changed(
         &self,
         t: &impl ReadWords,

@@ -1,4 +1,6 @@
 //! Buffers, and the pins that keep their bytes while a process uses them.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::crash;
 use crate::shared_heap::HeapError;
@@ -19,8 +21,8 @@ pub type Buffer = (u64, u64, Vec<u8>);
 const TRIES: usize = 64;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin). Returns its location and metadata.
-    /// Fails with [`StoreError::CapacityExceeded`] if there are too many pins.
+    /// Pins a buffer, so that its bytes stay valid until [`unpin`](Self::unpin), which the caller calls once for each
+    /// pin. Returns its location and metadata. Fails with [`StoreError::CapacityExceeded`] if there are too many pins.
     pub fn pin(&self, deadline: u64, container: ContainerRef) -> Result<Buffer, StoreError> {
         if self.is_read_only() {
             return self.pin_as_reader(deadline, container);

@@ -1,4 +1,6 @@
 //! Classes of records.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};

@@ -1,4 +1,6 @@
 //! Operations on containers of any type.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
@@ -30,7 +32,8 @@ impl<W: Words, M: Members> Store<W, M> {
         read!(self, open, deadline, Some(container), |t| len(t, container))
     }
 
-    /// Copies a container with its contents, as of one moment.
+    /// Copies a container with its contents, as of one moment. Fails with [`StoreError::NoMemory`] if this process has
+    /// too little memory.
     pub fn copy(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -1,4 +1,6 @@
 //! Operations on dicts.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
@@ -29,7 +31,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Returns the keys of a dict or a set, in the order of their insertion.
+    /// Returns copies of the keys of a dict or a set, in the order of their insertion.
     pub fn keys(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -43,7 +45,8 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Returns the items of a dict, or the extra attributes of a record. Containers are not copied.
+    /// Returns the items of a dict, or the extra attributes of a record, in the order of their insertion. Containers
+    /// are not copied: values have references to them.
     pub fn items(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -73,7 +76,8 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces all items of a dict. Fails with [`StoreError::WrongType`] if a key comes twice.
+    /// Replaces all items of a dict, and frees the old ones. Fails with [`StoreError::WrongType`], and changes nothing,
+    /// if a key comes twice.
     pub fn replace_items(
         &self,
         open: Option<&mut OpenTransaction>,

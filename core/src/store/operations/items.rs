@@ -1,4 +1,6 @@
 //! Operations on single items of containers.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::shared_heap::HeapError;
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -38,8 +40,9 @@ pub enum Number {
 }
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns the offset of the cell of an item, or an error if there is no such item or the container is of another
-    /// type.
+    /// Returns the offset of the cell of an item. Fails with [`StoreError::KeyNotFound`] or
+    /// [`StoreError::IndexOutOfRange`] if there is no such item, and with [`StoreError::WrongType`] if the container is
+    /// of another type.
     #[inline]
     pub(in crate::store) fn cell_at(
         &self,
@@ -60,7 +63,8 @@ impl<W: Words, M: Members> Store<W, M> {
         }
     }
 
-    /// Returns an item. A container is not copied: the reference to it is returned.
+    /// Returns an item. A container is not copied: the reference to it is returned. Fails with
+    /// [`StoreError::KeyNotFound`] or [`StoreError::IndexOutOfRange`].
     #[inline]
     pub fn get(
         &self,
@@ -76,7 +80,7 @@ impl<W: Words, M: Members> Store<W, M> {
     }
 
     /// Returns two copies of an item with its contents: one with the bytes of its buffers, one with references to them,
-    /// as [`remove`](Self::remove) returns it.
+    /// as [`remove`](Self::remove) returns it. Fails as [`get`](Self::get) does.
     pub fn get_copy(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -102,8 +106,9 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces the value of an item. Adds a key that a dict, or the extra attributes of a record, do not have. Returns
-    /// true if there was a value.
+    /// Replaces the value of an item, and frees the old one. Adds a key that a dict, or the extra attributes of a
+    /// record, do not have. Returns true if there was a value. Fails with [`StoreError::IndexOutOfRange`] for a missing
+    /// index or field.
     pub fn set(
         &self,
         mut open: Option<&mut OpenTransaction>,
@@ -164,8 +169,9 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Adds to a number, and returns the sum. Fails with [`StoreError::NotANumber`] if the item or the sum is no number
-    /// that fits into a cell, and with [`StoreError::KeyNotFound`] for a missing key, which is not added.
+    /// Adds to a number, and returns the sum; an int and a float make a float. Fails with [`StoreError::NotANumber`] if
+    /// the item or the sum is no number that fits into a cell, and with [`StoreError::KeyNotFound`] for a missing key,
+    /// which is not added, or [`StoreError::IndexOutOfRange`].
     pub fn add(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -210,7 +216,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes an item with all of its contents. Fails with [`StoreError::WrongType`] for a field of a record.
+    /// Removes an item with all of its contents. Fails with [`StoreError::KeyNotFound`] or
+    /// [`StoreError::IndexOutOfRange`], and with [`StoreError::WrongType`] for a field of a record.
     pub fn delete(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -226,7 +233,7 @@ impl<W: Words, M: Members> Store<W, M> {
 
     /// Removes an item, and returns a copy of its contents, with references in place of its buffers. Fails with
     /// [`StoreError::Unwanted`] and changes nothing unless `wanted` accepts the copy: a caller that cannot convert the
-    /// value would lose it.
+    /// value would lose it. Otherwise fails as [`delete`](Self::delete) does.
     pub fn remove(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -1,4 +1,6 @@
 //! Operations on lists.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{Members, Words};
@@ -13,8 +15,8 @@ use crate::store::handle::Store;
 use crate::store::transaction::{OpenTransaction, read};
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Returns the items of a list from one index up to another; both are limited to its length. Containers are not
-    /// copied.
+    /// Returns the items of a list from one index up to another, without it; both are limited to its length. Containers
+    /// are not copied: values have references to them.
     pub fn range(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -42,8 +44,8 @@ impl<W: Words, M: Members> Store<W, M> {
         ))
     }
 
-    /// Replaces the items of a list from one index up to another by any number of values; both indices are limited to
-    /// its length, and the removed items are freed.
+    /// Replaces the items of a list from one index up to another, without it, by any number of values; both indices are
+    /// limited to its length, and the removed items are freed. Without a range, inserts the values at `from`.
     pub fn splice(
         &self,
         open: Option<&mut OpenTransaction>,

@@ -1,4 +1,6 @@
 //! The inbox of a store: a list of messages.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::crash;
 use crate::shared_heap::access::ReadWords;
@@ -34,8 +36,8 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Removes and returns the first message, copied as by [`remove`](Self::remove). Fails with
-    /// [`StoreError::Unwanted`] and changes nothing unless `wanted` accepts it. Returns None if there is none.
+    /// Removes and returns the first message, copied as by [`remove`](Self::remove). Returns None, without a wait, if
+    /// there is none. Fails with [`StoreError::Unwanted`] and changes nothing unless `wanted` accepts it.
     pub fn receive(
         &self,
         open: Option<&mut OpenTransaction>,
@@ -83,7 +85,7 @@ impl<W: Words, M: Members> Store<W, M> {
         self.copies_of(t, cell).map(Some)
     }
 
-    /// Returns true if there are messages.
+    /// Returns true if there are committed messages.
     pub fn has_messages(&self, deadline: u64) -> Result<bool, StoreError> {
         self.log.read(deadline, |t| Ok(self.inbox(t)?.len > 0))
     }

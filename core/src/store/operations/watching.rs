@@ -1,4 +1,6 @@
 //! Watches: they report if a container has changed since they began.
+//!
+//! The meaning of `open` and `deadline`, and the errors that all operations have in common: see `operations/mod.rs`.
 
 use crate::crash;
 use crate::shared_heap::access::{ReadWords, WriteWords};
@@ -14,7 +16,7 @@ use crate::sync::{Ordering, fence};
 const OF_READER: u64 = 1 << 32;
 
 impl<W: Words, M: Members> Store<W, M> {
-    /// Begins to watch a container. Returns the number of the watch, which the caller ends by
+    /// Begins to watch a container. Returns the number of the watch, which the caller ends once by
     /// [`unwatch`](Self::unwatch), or [`StoreError::CapacityExceeded`].
     pub fn watch(&self, deadline: u64, container: ContainerRef) -> Result<u64, StoreError> {
         if self.is_read_only() {
@@ -29,7 +31,8 @@ impl<W: Words, M: Members> Store<W, M> {
         watch
     }
 
-    /// Returns true if the container was changed since the watch began, or was deleted.
+    /// Returns true if the container was changed since the watch began, or was deleted; stays true until the watch
+    /// ends. Does not wait for a change.
     pub fn has_changed(
         &self,
         deadline: u64,
@@ -46,7 +49,7 @@ impl<W: Words, M: Members> Store<W, M> {
         })
     }
 
-    /// Ends a watch of this member. Idempotent.
+    /// Ends a watch of this member. Does nothing if it has ended; a later watch may have the same number.
     pub fn unwatch(&self, deadline: u64, watch: u64) -> Result<(), StoreError> {
         if let Some((readers, number)) = self.readers_of(watch) {
             readers.unwatch(self.self_id(), number);

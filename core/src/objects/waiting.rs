@@ -71,9 +71,8 @@ fn runs_signal_handlers() -> bool {
 /// `stop` is set. The thread that sets `stop` wakes all sleepers afterwards. Returns how the wait has ended.
 ///
 /// The thread spins, then sleeps in the wait set. The argument of `take` is true if the wait has been long.
-/// `check_interrupt` runs after each wake-up; its error ends the wait, as `WaitError::Caller`. An error of `take` ends
-/// the wait before the sleep and at the deadline; at other times only the errors of `Membership::check` do. Raises
-/// `Crowded` if the wait set is full, and the errors of `prepare_to_sleep`.
+/// `check_interrupt` runs after each wake-up; its error ends the wait, as `WaitError::Caller`. Raises the error of
+/// `take`, those of `Membership::check` and `prepare_to_sleep`, and `Crowded` if the wait set is full.
 pub fn wait<E>(
     object: &dyn Object,
     set: usize,
@@ -137,17 +136,21 @@ fn sleep<E>(
         let nap = naps.next().map(|nap| FIRST_NAP * NAP_FACTOR.pow(nap));
         let limit = limit.min(nap.unwrap_or(LONGEST_SLEEP));
         // Not checked again afterwards: a taken item is ours, also if waits were stopped since.
-        let mut is_taken = false;
+        let mut taken = Ok(false);
         let slept = slot.sleep(limit, || {
             let is_over = is_stopped() || membership.has_left();
-            // An error is found after the sleep.
-            is_taken = !is_over && take(begun.elapsed() >= LONG_WAIT).unwrap_or(false);
-            is_over || is_taken
+            if !is_over {
+                taken = take(begun.elapsed() >= LONG_WAIT);
+            }
+            is_over || !matches!(taken, Ok(false))
         });
-        match slept {
-            Ok(_) if is_taken => break Ok(WaitOutcome::Succeeded),
-            Ok(_) => {}
-            Err(error) => break Err(membership.slot_error(set, error).into()),
+        match taken {
+            Ok(true) => break Ok(WaitOutcome::Succeeded), // Also if the wait set has failed since.
+            Ok(false) => {}
+            Err(error) => break Err(error.into()),
+        }
+        if let Err(error) = slept {
+            break Err(membership.slot_error(set, error).into());
         }
         if let Err(error) = membership.check() {
             break Err(error.into());

@@ -121,6 +121,53 @@ def test_a_member_stopped_at_a_point_is_named_and_goes_on(runtime: Path, tmp_pat
         assert store.copy() == plain
 
 
+def test_a_check_for_messages_that_waits_lets_other_threads_run(runtime: Path, tmp_path: Path) -> None:
+    with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=5.0) as store:
+        store_roles.begin(store)
+        _stop_within_commit(member, tmp_path)
+        checking = InThread(store.inbox.has_messages)
+        member.signal(signal.SIGCONT)  # Comes after the busy timeout if the check kept this thread from running.
+        assert checking.join() is True
+        member.end()
+
+
+def test_a_receiver_woken_while_the_store_cannot_be_read_raises(runtime: Path, tmp_path: Path) -> None:
+    """It has used the wake-up, so nothing would wake it for the message if it slept on."""
+    with (
+        MemberProcess(points=True) as sender,
+        MemberProcess(points=True) as writer,
+        shmrpc.sync.store(OURS, busy_timeout=0.05) as store,
+    ):
+        store_roles.begin(store)
+        while store.inbox.has_messages():
+            store.inbox.take()
+        receiving = InThread(store.inbox.take)
+        time.sleep(0.3)  # Until it sleeps. It may still be awake on a busy machine: it then raises the same error.
+        sender.begin(
+            f"s = sync.store({OURS!r}); crash_points.stop_at_point('StoreChanged', 1); s.inbox.put('sent'); s.close()"
+        )
+        assert eventually(lambda: is_stopped(sender.pid), 30)
+        _stop_within_commit(writer, tmp_path)
+        sender.signal(signal.SIGCONT)
+        error = receiving.join()
+        assert isinstance(error, shmrpc.StoreBusy), error
+        assert f"process {writer.pid} is in the middle of changing it" in str(error)
+        writer.signal(signal.SIGCONT)
+        writer.end()
+        sender.end()
+        assert store.inbox.take(10) == "sent"
+
+
+def _stop_within_commit(member: MemberProcess, directory: Path) -> None:
+    """Let a member begin to write committed values, and stop there: others cannot read until it goes on."""
+    member.do("from tests.reliability import store_roles")
+    member.begin(
+        "crash_points.stop_at_point('LogWordStored', 1); "
+        f"store_roles.follow({OURS!r}, 'transfers', 3, {str(directory / 'ledger')!r})"
+    )
+    assert eventually(lambda: is_stopped(member.pid), 30)
+
+
 def test_a_transaction_waits_for_a_single_operation_as_for_another_transaction(runtime: Path, tmp_path: Path) -> None:
     """The wait lasts as long as its timeout: the end of a single operation wakes no waiter for a transaction."""
     with MemberProcess(points=True) as member, shmrpc.sync.store(OURS, busy_timeout=60) as store:

@@ -68,9 +68,13 @@ impl Claim {
         if let Some(value) = &*lock(&self.value) {
             return Ok(value.bind(py).clone());
         }
-        let value = self.item()?.read_in_place(py, &self.values)?;
-        *lock(&self.value) = Some(value.clone().unbind());
-        Ok(value)
+        let read = self.item()?.read_in_place(py, &self.values)?;
+        // Another thread may have read it first. The own value is then dropped after the lock is released, because a
+        // destructor may run any code.
+        let value = lock(&self.value)
+            .get_or_insert_with(|| read.clone().unbind())
+            .clone_ref(py);
+        Ok(value.into_bound(py))
     }
 
     /// The number of deliveries of the item, including this one.

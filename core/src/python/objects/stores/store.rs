@@ -155,8 +155,7 @@ impl Store {
     /// Returns True if there is a message.
     fn _has_messages(&self, py: Python<'_>) -> PyResult<bool> {
         let this = self.inner(py)?;
-        this.has_messages()
-            .map_err(|error| this.refusal_error(py, error))
+        this.run_checked(py, |store, _, deadline| store.has_messages(deadline))
     }
 
     /// Returns a copy of the first message in a list, which is empty if there is none. The message stays, and the next

@@ -90,8 +90,9 @@ def notify_fast(
 ) -> tuple[LoopSession, Call | None, bool] | None:
     """Send a one-way call on the fast path.
 
-    Returns the session, the call if it waits for room, and True if the call is large. Returns None if nothing was
-    sent, because the call needs the slow path, which also raises the errors.
+    Returns the session, the call if it waits for room (else None), and True if the call is large. Returns None if
+    nothing was sent, because the call needs the slow path, which also raises the errors. Raises the error of a
+    connection that ended while the call was sent.
     """
     session, options = client._reconnector.current_session(), client._options
     has_deadline = options.timeout_nanoseconds is not None

@@ -36,7 +36,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
     Leaving the block ends the call and cancels a handler that is still running. One thread may write while another one
     reads. Several writers are serialized, and so are several readers. An exception that a signal handler raises in a
-    method ends the call, so that no item in the middle of a stream is lost.
+    method ends the call, so that no item in the middle of a stream is lost. A method that waits raises
+    CallStopped if the client is stopped. After the block, write(), read() and result() raise EndOfStream.
     """
 
     _with_keyword, _await_keyword = "with", ""
@@ -110,7 +111,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def _send_item(self, body: Body) -> bool:
         """Receive frames until there is credit for an item, and send it; return False if the handler takes no more.
 
-        Raises Oversize and Backlog, which take no credit.
+        Raises ChannelError, and Oversize and Backlog, which take no credit.
         """
         size = weight(body)
         self._stream_exchange.receive_all()

@@ -23,6 +23,7 @@ class BatchFuture(asyncio.Future[Any]):
         self._endpoint = endpoint
 
     def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the result. Raises LocalProtocolError in the task of the block before the end of the block."""
         if not self.done():
             self._block.check_not_inside(self._endpoint)
         return super().__await__()

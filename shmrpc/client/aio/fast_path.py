@@ -61,6 +61,10 @@ def bind_fast_path(
     async def complete(
         args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, reply: Any, deadline: int | None
     ) -> Any:
+        """Return the result of a call that ``exchange`` has sent or refused; ``reply``: its value or its exception.
+
+        Repeats a call that was certainly not executed on the slow path.
+        """
         try:
             if isinstance(reply, BaseException):
                 raise reply

@@ -147,6 +147,7 @@ class BaseBatch(Generic[_F]):
         self._block = block
 
     def __getattr__(self, name: str) -> Callable[..., _F]:
+        """Return the function that adds a call of an endpoint. Raises as :meth:`_CollectedCalls.make_adder` does."""
         if name.startswith("_"):
             raise AttributeError(name)
         add = self.__dict__[name] = self._collected.make_adder(name)  # Later lookups bypass __getattr__.

@@ -209,7 +209,10 @@ class Client(CallEngine[ThreadReconnector]):
         return self._map(*self._endpoint_name_and_type(endpoint), iterables, chunk)
 
     def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
-        """Send the calls of :meth:`map`, and yield their results up to the first error, which is raised."""
+        """Send the calls of :meth:`map`, and yield their results up to the first error, which is raised.
+
+        Sends nothing before the first result is requested. Closing the generator cancels the calls in flight.
+        """
         call = self._new_call(name)
         in_flight: deque[StartedCoroutine[BatchOutcome]] = deque()
         fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, in_flight)
@@ -297,6 +300,7 @@ class Client(CallEngine[ThreadReconnector]):
         return run(lambda: self._call_slow_path(name, decode, args, kwargs))
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
+        """Enter the interceptors, which are plain context managers, without suspending; see the base class."""
         enter_all_sync(stack, self._options.interceptors, call)
 
     def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:

@@ -92,9 +92,11 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self._stream_exchange.uploads[1] = self._window
 
     def _write_lock(self) -> _StreamLock:
+        """Return a new context manager around the lock of the writers."""
         return _StreamLock(self._writing, self._stream_exchange)
 
     def _read_lock(self) -> _StreamLock:
+        """Return a new context manager around the lock of the readers."""
         return _StreamLock(self._reading, self._stream_exchange)
 
     async def _wait_writable(self) -> bool:
@@ -135,6 +137,7 @@ class _StreamLock:
         self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
+        """Block the thread until it has the lock."""
         while (guard := self._lock.try_acquire()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
         self._guard = guard
@@ -142,6 +145,7 @@ class _StreamLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Release the lock. Ends the call first after an exception that is no ShmrpcError."""
         try:
             if error is not None and not isinstance(error, ShmrpcError):
                 name, what = self._stream_exchange.call.endpoint, type(error).__name__

@@ -30,8 +30,8 @@ def interceptor(logger: logging.Logger | str = "shmrpc.access", level: int = log
 
     The peer is given as a process and a user. The outcome is ``ok``, ``cancelled``, ``deadline_exceeded``, the code of
     an ApplicationError, or the name of the exception's class. A stream is one call, which takes as long as the stream
-    lasts. Formatters find the fields in the record as ``rpc_service``,
-    ``rpc_endpoint``, ``rpc_peer_pid``, ``rpc_peer_uid``, ``rpc_duration`` (in seconds) and ``rpc_outcome``.
+    lasts. Formatters find the fields in the record as ``rpc_service``, ``rpc_endpoint``, ``rpc_peer_pid`` (0: unknown),
+    ``rpc_peer_uid`` (-1: unknown), ``rpc_duration`` (in seconds) and ``rpc_outcome``. Exceptions are passed on.
 
     A server does not log calls that never begin: calls with wrong arguments, calls whose deadline has passed, and calls
     that it rejects as Overloaded.

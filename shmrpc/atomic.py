@@ -20,7 +20,12 @@ def add(container: Any, key: Any, by: float) -> Any:
     """Add to a number in a store atomically, and return the sum.
 
     ``container``: an object (``key``: the name of a field), a struct (a member of its enumeration), a dict or the store
-    itself (a key), or a list (an index). Raises KeyError, IndexError, AttributeError, TypeError and ObjectDeleted.
+    itself (a key), or a list (an index). Waits up to the ``busy_timeout`` of the store for another
+    transaction.
+
+    Raises KeyError, IndexError or AttributeError if there is no such item, TypeError if ``by`` cannot be added
+    to it or ``container`` is no container, ObjectDeleted, StoreBusy after the wait, StoreFull, and LocalProtocolError
+    in a store of another single writer or while another task of this thread is within a transaction.
     """
     try:
         total = add_to(container, key, by)
@@ -37,7 +42,7 @@ def add(container: Any, key: Any, by: float) -> Any:
 def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool:
     """Set an item of a container to a value if the item equals ``expected``, atomically. Returns True if it was set.
 
-    ``container`` and ``key``: see :func:`add`, which raises the same errors.
+    ``container``, ``key`` and errors: see :func:`add`; but the item may be of any type.
     """
     with _transaction("compare_and_set", container):
         if read_item(container, key) != expected:
@@ -49,8 +54,8 @@ def compare_and_set(container: Any, key: Any, expected: Any, value: Any) -> bool
 def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
     """Set an item of a container to ``function(item)`` atomically, and return the new value.
 
-    ``container`` and ``key``: see :func:`add`, which raises the same errors. While ``function`` runs, no other member
-    can change the store. If it raises, the item stays unchanged.
+    ``container``, ``key`` and errors: see :func:`add`; but the item may be of any type. While ``function`` runs, no
+    other member can change the store. If it raises, the item stays unchanged.
     """
     with _transaction("update", container):
         value = function(read_item(container, key))
@@ -59,7 +64,10 @@ def update(container: Any, key: Any, function: Callable[[Any], _T]) -> _T:
 
 
 def _transaction(what: str, container: Any) -> Transaction:
-    """Return a transaction of the store of a container. Raises TypeError, naming ``what``, if it is no container."""
+    """Return a transaction of the store of a container, not begun; within a transaction it becomes a part of that.
+
+    Raises TypeError, naming ``what``, if it is no container.
+    """
     if not isinstance(container, (StoreBase, Proxy)):
         raise TypeError(f"{what}: expected an object of a store or a store, got {type(container).__name__}")
     context: StoreContext = container._store_context

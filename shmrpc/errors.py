@@ -403,7 +403,7 @@ def base_of(kind: type[BaseException]) -> type[BaseException]:
 
 
 def join_remote_error(kind: type[Exception]) -> type[RemoteError]:
-    """Return a class derived from RemoteError and ``kind``; RemoteError alone if the two cannot be joined."""
+    """Return the cached class derived from RemoteError and ``kind``; RemoteError if the two cannot be joined."""
     key: Any = kind  # A class can always be a key; mypy doubts it.
     return _join(key)
 

@@ -51,7 +51,8 @@ def parts_of(error: BaseException) -> dict[str, Any]:
 def build_exception(kind: type[_E], parts: dict[str, Any]) -> _E:
     """Return an exception of this class with the contents that :func:`parts_of` gave.
 
-    Its own ``__init__`` is not called. Raises the errors of the builtin base class's constructor.
+    Its own ``__init__`` is not called. ``parts`` must contain ``args``. Raises the errors of the constructor
+    of the builtin base class.
     """
     builtin, laid_out, args = _builtin_base(kind), kind, parts["args"]
     while laid_out.__module__ != "builtins":
@@ -68,5 +69,5 @@ def build_exception(kind: type[_E], parts: dict[str, Any]) -> _E:
 
 
 def _builtin_base(kind: type[BaseException]) -> Any:
-    """Return the nearest base class that is a builtin exception."""
+    """Return the nearest base class that is a builtin exception, or the class itself if it is one."""
     return next(c for c in kind.__mro__ if c.__module__ == "builtins")

@@ -55,7 +55,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 def client_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """Return an interceptor for clients of event loops and of threads. The default providers are the global ones."""
+    """Return an interceptor for clients of event loops and of threads. None for a provider means the global one."""
     calls = _Calls(trace.SpanKind.CLIENT, "rpc.client.call.duration", "outgoing", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -72,7 +72,10 @@ def client_interceptor(
 def server_interceptor(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> SyncInterceptor:
-    """Return an interceptor for :func:`shmrpc.serve`. In a handler, the current span is the span of its call."""
+    """Return an interceptor for :func:`shmrpc.serve`. In a handler, the current span is the span of its call.
+
+    None for a provider means the global one.
+    """
     calls = _Calls(trace.SpanKind.SERVER, "rpc.server.call.duration", "incoming", tracer_provider, meter_provider)
 
     @contextlib.contextmanager
@@ -112,7 +115,10 @@ class _Calls:
 
     @contextlib.contextmanager
     def observe(self, call: Call, parent: contexts.Context) -> Iterator[contexts.Context]:
-        """Trace and measure the call that runs inside. Yields the OpenTelemetry context with the call's span."""
+        """Trace and measure the call that runs inside. Yields the OpenTelemetry context with the call's span.
+
+        Does not attach that context, and passes on exceptions of the call.
+        """
         method = f"{call.service}/{call.endpoint}"
         attributes = {"rpc.system.name": "shmrpc", "rpc.method": method}
         address = {"server.address": call.service}

@@ -26,7 +26,10 @@ def check_whole(option: str, value: object, expected: str) -> int:
 
 
 def check_count(option: str, count: int, least: int, most: int | None = None) -> int:
-    """Return a whole number within these bounds as an int. Raises TypeError or ValueError for any other value."""
+    """Return a whole number from ``least`` to ``most``, both included, as an int; None: no upper bound.
+
+    Raises TypeError for a value that is no whole number, ValueError for one out of bounds.
+    """
     count = check_whole(option, count, "a whole number")
     if count < least or (most is not None and count > most):
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
@@ -37,7 +40,8 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
 def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
     """Return a size, an int or text such as ``"64MiB"``, in bytes.
 
-    Raises TypeError or ValueError if the size is invalid, or not within ``least`` and ``most`` bytes.
+    Raises TypeError or ValueError if the size is invalid, or not from ``least`` to ``most`` bytes, both included.
+    None for ``most`` means no upper bound.
     """
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
@@ -56,7 +60,7 @@ def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int |
 
 
 def check_real(option: str, value: object, expected: str) -> None:
-    """Raise TypeError, with the text ``expected``, unless the value is a real number."""
+    """Raise TypeError, with the text ``expected``, unless the value is a real number and no bool. Accepts NaN."""
     if type(value) is int or type(value) is float:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -14,8 +14,10 @@ _K = TypeVar("_K")
 class Deadlines(Generic[_K]):
     """Set of keys with deadlines, which calls ``expire(key)`` at a key's deadline unless the key was discarded.
 
-    Deadlines are nanoseconds of the host's clock. Adding and discarding cost one operation on a dict each. The timer is
-    set again only for a deadline that is earlier than all others.
+    For one thread: make and use the object in the running event loop. ``expire`` runs in a callback of the loop, also
+    for a deadline that has passed before; the key is then forgotten. Deadlines are nanoseconds of the host's clock.
+    Adding and discarding cost one operation on a dict each. The timer is set again only for a deadline that is earlier
+    than all others.
     """
 
     def __init__(self, expire: Callable[[_K], None]) -> None:
@@ -37,7 +39,7 @@ class Deadlines(Generic[_K]):
         self._due.pop(key, None)
 
     def close(self) -> None:
-        """Forget all deadlines."""
+        """Forget all deadlines, and cancel the timer. Idempotent."""
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -22,8 +22,9 @@ def has_gevent() -> bool:
 def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine to its end in a new event loop in the current greenlet. Other greenlets may have loops, too.
 
-    All greenlets share one system thread, and Python records one running loop for each thread. While this loop waits
-    and other greenlets run, the record shows the loop that was there before.
+    Blocks this greenlet only, and raises the exception of the coroutine. All greenlets share one system thread, and
+    Python records one running loop for each thread. While this loop waits and other greenlets run, the record shows the
+    loop that was there before.
     """
     found = _get_running_loop()
     _set_running_loop(None)

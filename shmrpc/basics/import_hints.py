@@ -24,7 +24,10 @@ def is_not_installed(module: str, error: ImportError) -> bool:
 
 
 def describe_import_failure(module: str, error: ImportError, absent: str | None = None) -> str:
-    """Return the message for a failed import: ``absent`` if the module is not installed, otherwise the reason."""
+    """Return the message for a failed import: ``absent`` if the module is not installed, otherwise the reason.
+
+    With None for ``absent``, the message says that the package is not installed.
+    """
     package = module.partition(".")[0]
     if is_not_installed(module, error):
         return absent or f"{package} is not installed here"

@@ -12,8 +12,10 @@ def lazy_attributes(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` functions of a module that imports names on first use.
 
-    ``names`` is the module's ``globals()``, ``exported`` its public names. ``homes`` maps a name to the module that
-    defines it, ``"package.module"``, or to the module and another name there, ``"package.module:Other"``.
+    ``names`` is the module's ``globals()``, to which ``__getattr__`` adds each imported name; it raises AttributeError
+    for a name that is not in ``homes``. ``exported`` are the public names, which ``__dir__`` lists. ``homes`` maps a
+    name to the module that defines it, ``"package.module"``, or to the module and another name there,
+    ``"package.module:Other"``.
     """
 
     def find(name: str) -> Any:

@@ -16,5 +16,5 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a peer's text on one line, without unprintable characters, cut to a bounded length."""
+    """Return a peer's text on one line, cut to 2000 characters, with an escape for each unprintable one."""
     return escaped(text if len(text) <= _LONGEST else text[:_LONGEST] + "...")

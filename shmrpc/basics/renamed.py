@@ -26,7 +26,7 @@ RENAMED_NAMES: Final = {
 def raise_if_renamed(module: str, name: str) -> None:
     """Raise AttributeError with the new name if ``name`` is an old name of the package; return otherwise.
 
-    In ``from ... import``, raise ImportError instead.
+    In ``from ... import``, raise ImportError instead. To be called directly by the ``__getattr__`` of the module.
     """
     now = RENAMED_NAMES.get(name)
     if now is None:

@@ -11,7 +11,10 @@ from typing import Any
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
-    """Return True if a Python signal handler raised the exception: then its traceback contains the handler."""
+    """Return True if a Python signal handler raised the exception: then its traceback contains the handler.
+
+    Knows only the handlers that are installed now. Returns False outside of the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}

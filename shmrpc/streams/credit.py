@@ -45,12 +45,15 @@ class ReceiveWindow:
         self._extra, self._target_extra = 0, extra
 
     def open(self) -> int:
-        """Return the first credit, for a sender that starts without any."""
+        """Return the first credit in bytes, for a sender that starts without any. Call once, with ``allowed`` 0."""
         self._allowed += WINDOW
         return WINDOW
 
     def receive(self, size: int) -> None:
-        """Subtract the size of received items. Raises RemoteProtocolError if there was no credit for them."""
+        """Subtract the size of received items. Raises RemoteProtocolError if no credit was left before.
+
+        The credit may become negative, because a sender may exceed it by one item.
+        """
         if self._allowed <= 0:
             raise RemoteProtocolError("it sent an item for which it had no credit")
         self._allowed -= size
@@ -96,7 +99,10 @@ class SendWindow:
         self.credit -= size
 
     def try_spend(self, size: int) -> bool:
-        """Subtract the credit of an item and return True if an item may be sent. Atomic for signal handlers."""
+        """Subtract the credit of an item and return True if an item may be sent. Atomic for signal handlers.
+
+        Returns False, without a change, if no credit is left or the receiver takes no more items.
+        """
         if self.credit <= 0 or self.closed:
             return False
         self.credit -= size

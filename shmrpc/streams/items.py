@@ -26,7 +26,7 @@ _split = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class ItemDecoder:
-    """Decoder of runs of items of one type."""
+    """Decoder of runs of items of one type; with Any as ``kind``, items are not converted."""
 
     def __init__(self, codec: Codec, kind: Any) -> None:
         #: Decodes the single item in a body.
@@ -52,7 +52,7 @@ class ItemDecoder:
     def decode_all(self, part: ItemRun, on_error: Callable[[Exception], Any]) -> Iterable[Any]:
         """Return the items in a run, with the value of ``on_error`` in place of each invalid item.
 
-        Raises DecodeError for data that is no array of MessagePack.
+        Raises ``msgspec.DecodeError`` for data that is no array of MessagePack.
         """
         count, data = part
         try:

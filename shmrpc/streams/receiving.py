@@ -16,7 +16,7 @@ _ARRAY_HEADER: Final = 5
 
 
 class IncomingStream:
-    """Receiving end of a stream, which keeps encoded items until they are read.
+    """Receiving end of a stream, which keeps encoded items until they are read. For one reader at a time.
 
     ``grant`` sends credit to the sender. For ``allowed`` and ``extra`` see :class:`ReceiveWindow`.
     """
@@ -52,7 +52,7 @@ class IncomingStream:
         return self._ended
 
     def open(self) -> None:
-        """Grant the sender its first credit."""
+        """Grant the sender its first credit, if it started without any. Call once."""
         self._grant(self._window.open())
 
     def feed(self, part: ItemRun) -> None:
@@ -77,7 +77,10 @@ class IncomingStream:
         self._held = 0
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the stream. The reader gets ``error`` after the last item. Idempotent."""
+        """End the stream, and wake the reader, which gets ``error`` after the last item. Idempotent.
+
+        The error of the first call stays.
+        """
         if not self._ended:
             self._end = error
             self._wake()
@@ -105,8 +108,8 @@ class IncomingStream:
     async def wait_ready(self, pull: Callable[[], object] | None = None) -> bool:
         """Wait for items. Returns True if there are any, False at the end of the stream.
 
-        Raises the error of the stream, once, at its end. ``pull`` fetches items that have arrived already. Yields to
-        the event loop regularly.
+        Raises the error of the stream, once, at its end; later calls return False. ``pull`` fetches items that have
+        arrived already. Yields to the event loop regularly.
         """
         if time.monotonic() > self._slice_end:
             await asyncio.sleep(0)
@@ -141,7 +144,7 @@ async def iter_items(
 ) -> AsyncGenerator[Any, None]:
     """Yield the items up to the end of the stream. Call ``stop`` if the reader leaves before the end.
 
-    ``convert_error`` returns the error to raise for an invalid item.
+    ``convert_error`` returns the error to raise for an invalid item. Raises the error of the stream after its items.
     """
     try:
         while await incoming.wait_ready():

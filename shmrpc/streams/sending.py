@@ -65,7 +65,10 @@ class Sender(Protocol):
 
 
 class PlainSender:
-    """Sender for transports without a native one."""
+    """Sender for transports without a native one. Sends even without credit: the caller must pause when told to.
+
+    ``send`` sends the body of an item; ``credit`` is the first credit in bytes.
+    """
 
     def __init__(self, send: Callable[[Body], object], credit: int) -> None:
         self._send = send
@@ -79,7 +82,10 @@ class PlainSender:
         return self._window.is_open and time.monotonic() < self._slice_end
 
     def send_all(self, items: Iterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
-        """Send the items that ``items`` yields. Returns True if the caller must pause, False at the end."""
+        """Send the items that ``items`` yields. Returns True if the caller must pause, False at the end.
+
+        Raises the errors of ``items``, of sending, and those that ``convert_error`` returns.
+        """
         return any(not self.send(encode_item(item, encode, convert_error)) for item in items)
 
     async def send_each(self, items: AsyncIterator[Any], encode: EncodeItem, convert_error: ConvertError) -> bool:
@@ -123,7 +129,10 @@ class OutgoingStream:
         self._wake()
 
     def close(self) -> None:
-        """Stop sending: the receiver takes no more items. Wakes a waiting writer."""
+        """Let :meth:`write` send no more items, because the receiver takes none, and wake a waiting writer. Idempotent.
+
+        Does not end :meth:`pump`: cancel its task.
+        """
         self._closed = True
         self._wake()
 
@@ -137,14 +146,17 @@ class OutgoingStream:
         return not self._closed and self._sender.resume()
 
     async def wait_writable(self) -> bool:
-        """Wait for credit. Returns True, or False if the receiver takes no more items."""
+        """Wait for credit. Returns True, or False if the receiver takes no more items. For one writer at a time."""
         if self._must_pause and not self._closed:
             await self._pause()
             self._must_pause = False
         return not self._closed
 
     async def write(self, body: Body) -> bool:
-        """Send an item once there is credit. Returns False if the receiver takes no more. For one writer at a time."""
+        """Send an item once there is credit. Returns False if the receiver takes no more. For one writer at a time.
+
+        Raises the errors of the sender.
+        """
         if not await self.wait_writable():
             return False
         self._must_pause = not self._sender.send(body)
@@ -173,8 +185,9 @@ class OutgoingStream:
     ) -> None:
         """Send all items of ``items`` as credit allows, then close ``items``, also after an error.
 
-        ``before_first`` is called before the first item is sent. Raises CallRejected for an item whose encoding raises
-        one of ``unsendable``, and the errors of ``items``.
+        ``before_first`` is called before the first item is sent, and not at all without items. Raises CallRejected for
+        an item whose encoding raises one of ``unsendable``, the errors of ``items``, also of closing them, and the
+        errors of the sender.
         """
         if not self._sender.resume():
             await self._pause()

@@ -23,6 +23,7 @@ class BatchFuture(asyncio.Future[Any]):
         self._endpoint = endpoint
 
     def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the result. Raises LocalProtocolError in the task of the block before the end of the block."""
         if not self.done():
             self._block.check_not_inside(self._endpoint)
         return super().__await__()
@@ -75,8 +76,9 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
         """Add a call of an endpoint, given by name or by function. Its future is done at the end of the block.
 
         Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
-        not connected. Arguments that cannot be sent raise EncodeError in this future only. Waiting for the future
-        within the block, or asking for its result, raises LocalProtocolError.
+        not connected. The arguments are encoded at the end of the block; those that cannot be sent raise EncodeError in
+        this future only. Waiting for the future within the block, or asking for its result, raises LocalProtocolError.
+        For an endpoint given by name, the result is not converted to its declared type.
         """
         return self._collected.make_adder(endpoint)(*args, **kwargs)
 

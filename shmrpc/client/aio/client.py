@@ -95,8 +95,9 @@ class Client(CallEngine[LoopReconnector]):
     async def __aenter__(self) -> Self:
         """Connect, waiting for a server as long as the ``timeout`` of :func:`connect`.
 
-        Raises ServiceUnavailable if no server appears or the server refuses, LocalProtocolError if this client was
-        connected before, SharedMemoryError or RemoteProtocolError if the handshake fails.
+        Raises ServiceUnavailable if no server appears or the server refuses; LocalProtocolError if this client was
+        connected or closed before, without a loop of asyncio, or if the server's user is not allowed; SharedMemoryError
+        or RemoteProtocolError if the handshake fails.
         """
         await self._reconnector.open()
         return self
@@ -107,7 +108,7 @@ class Client(CallEngine[LoopReconnector]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls in flight fail with ConnectionLost. Idempotent."""
+        """Close the connection; calls in flight and later ones fail with ConnectionLost. Idempotent."""
         self._reconnector.close()
         await self._reconnector.wait_closed()
 
@@ -115,7 +116,7 @@ class Client(CallEngine[LoopReconnector]):
         """Wait until calls can be made: at once, or with ``reconnect=True`` once a server is back.
 
         Raises ServiceUnavailable after ``timeout`` seconds (default: the timeout of :func:`connect`), and the error of
-        the connection if it has ended for good.
+        the connection if it has ended for good; LocalProtocolError if the client was never connected.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -167,9 +168,10 @@ class Client(CallEngine[LoopReconnector]):
         Returns an awaitable; for an endpoint that streams, an async generator.
 
         Raises the exception of the endpoint, as a :class:`RemoteError` that is also the builtin exception;
-        InvalidArguments, EndpointNotFound, EncodeError, FrameTooLarge, DeadlineExceeded or Overloaded for this call
-        only; ConnectionLost if the server has died or left, and RemoteProtocolError if it broke the rules of the
-        protocol.
+        InvalidArguments, EndpointNotFound, EncodeError, DecodeError, FrameTooLarge, SharedMemoryError, DeadlineExceeded
+        or Overloaded for this call only; ConnectionLost if the server has died or left, ServiceUnavailable if with
+        ``reconnect`` no other appears, RemoteProtocolError if the server broke the rules of the protocol; and
+        LocalProtocolError before the first connection, in another event loop or in a forked child.
         """
         return self._bound_call(endpoint)(*args, **kwargs)
 
@@ -182,7 +184,7 @@ class Client(CallEngine[LoopReconnector]):
 
         Returns once the call is in the shared memory, after waiting for room there. Raises EndpointNotFound,
         EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, DeadlineExceeded if there was no room
-        by the deadline, or ConnectionLost if the server has died or left.
+        by the deadline, Overloaded if too much waits for room, or ConnectionLost if the server has died or left.
         """
         sent = notify_fast(self, endpoint, args, kwargs)
         if sent is None:
@@ -244,8 +246,9 @@ class Client(CallEngine[LoopReconnector]):
         """Call an endpoint once for each set of items, as ``map()`` does, many calls in a frame.
 
         Yields the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: number of calls in a
-        frame. A failed call raises in its turn; later calls may have been executed. Timeouts and interceptors apply to
-        the map as a whole.
+        frame, 1 or more. Up to three frames are in flight. A failed call raises in its turn; later calls may have been
+        executed. Timeouts and interceptors apply to the map as a whole. Errors of the arguments raise with the first
+        item, also InvalidArguments for an endpoint that streams.
         """
         return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
@@ -304,24 +307,25 @@ class Client(CallEngine[LoopReconnector]):
         """Call an endpoint, and write and read its streams: ``async with client.open("chat") as call:``.
 
         Use ``await call.write(item)``, ``await call.done_writing()``, ``await call.read()``, or ``await call.result()``
-        for an endpoint with one result. Pass the endpoint's arguments without the written stream. With ``reconnect``
-        the call waits for a server, but is not repeated on the next one.
+        for an endpoint with one result. Pass the endpoint's arguments without the written stream. Entering the block
+        makes the call. With ``reconnect`` it waits for a server, but is not repeated on the next one.
         """
         return StreamCall(self, *self._endpoint_name_and_type(endpoint), args, kwargs)
 
     def batch(self) -> Batch:
         """Collect calls of any endpoints in one frame: ``async with client.batch() as batch: sum = batch.add(1, 2)``.
 
-        Each call returns a future. The end of the block sends the frame and waits for all replies.
+        Each call returns a future. The end of the block sends the frame and waits for all replies; it raises an error
+        of the whole frame and cancels the futures. If the block raises, nothing is sent and the futures are cancelled.
         """
         return Batch(self)
 
     async def describe(self) -> Description:
-        """Return the description of the running service: endpoints with parameters, types and docstrings."""
+        """Request the description of the running service: endpoints with parameters, types and docstrings."""
         return await self._describe()
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint. Prepares all that its calls have in common, for their speed."""
+        """Return the function that calls an endpoint, on the fast path if possible; see the base class."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:

@@ -57,8 +57,8 @@ def connect(
     takes the first one with a server. With ``reconnect`` it moves to another address when the server is gone, and back
     when an earlier address has a server again. ``client.address`` tells the current one.
 
-    Raises ValueError for an option that is out of range or not supported by the transport. Errors of connecting:
-    :meth:`Client.__aenter__`.
+    Does not wait. Raises TypeError or ValueError for an invalid service or option, and ValueError for an option that
+    the transport does not support. Errors of connecting: :meth:`Client.__aenter__`.
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)

@@ -61,6 +61,10 @@ def bind_fast_path(
     async def complete(
         args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, reply: Any, deadline: int | None
     ) -> Any:
+        """Return the result of a call that ``exchange`` has sent or refused; ``reply``: its value or its exception.
+
+        Repeats a call that was certainly not executed on the slow path.
+        """
         try:
             if isinstance(reply, BaseException):
                 raise reply
@@ -90,8 +94,9 @@ def notify_fast(
 ) -> tuple[LoopSession, Call | None, bool] | None:
     """Send a one-way call on the fast path.
 
-    Returns the session, the call if it waits for room, and True if the call is large. Returns None if nothing was
-    sent, because the call needs the slow path, which also raises the errors.
+    Returns the session, the call if it waits for room (else None), and True if the call is large. Returns None if
+    nothing was sent, because the call needs the slow path, which also raises the errors. Raises the error of a
+    connection that ended while the call was sent.
     """
     session, options = client._reconnector.current_session(), client._options
     has_deadline = options.timeout_nanoseconds is not None

@@ -96,7 +96,10 @@ class LoopReconnector(Reconnector[LoopSession]):
         super().close()
 
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> LoopSession:
-        """Return the current session, after waiting for the task that connects; see the base class."""
+        """Return the current session, after waiting for the task that connects; see the base class.
+
+        Raises LocalProtocolError if no task connects, because it was cancelled.
+        """
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         if deadline is not None:
             end = min(end, time.monotonic() + seconds_until(deadline))
@@ -136,7 +139,10 @@ class LoopReconnector(Reconnector[LoopSession]):
 
     @staticmethod
     async def _connect_again(reference: weakref.ref[LoopReconnector], dial: Dial, service: str) -> None:
-        """Connect, with retries until there is a server; then make the session. Refers weakly to the reconnector."""
+        """Connect, with retries until there is a server; then make the session. Refers weakly to the reconnector.
+
+        Retries after ShmrpcError and OSError. Any other error but a cancellation ends the client with ConnectionLost.
+        """
         pause = 0.01
 
         def note(obstacle: str) -> None:
@@ -172,7 +178,7 @@ class LoopReconnector(Reconnector[LoopSession]):
                 reconnector._connecting = None
 
     def __del__(self) -> None:
-        """Close the connections of a client that was dropped open. The loop refers to them, but not to this object."""
+        """Close the connections of a client that was dropped open, with a ResourceWarning. Safe in any thread."""
         for session in self._sessions():
             session.drop()
         connecting = self._connecting

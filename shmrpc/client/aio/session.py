@@ -166,7 +166,7 @@ class LoopSession(Session[Connection]):
             self.close_if_idle()
 
     def watch(self, call: Call) -> None:
-        """Let the call fail with DeadlineExceeded at its deadline."""
+        """Let the call, which has a deadline, fail with DeadlineExceeded then, until :meth:`unwatch`."""
         assert call.deadline is not None
         self._watched[call.id] = call.endpoint, self._read_progress.sample()
         self._deadlines.add(call.id, call.deadline)
@@ -185,7 +185,10 @@ class LoopSession(Session[Connection]):
             future.set_exception(self._read_progress.deadline_error(endpoint, since, taken_back=taken_back))
 
     def cancel(self, call_id: int) -> bool:
-        """Cancel a call. Returns True if the call was never sent, because there was no room in the ring."""
+        """Withdraw a call that waits for room, or tell the server to cancel it. Returns True if it was withdrawn.
+
+        Raises nothing if the connection has ended.
+        """
         with contextlib.suppress(ChannelError):
             if self.shared_memory.take_back(call_id):
                 return True
@@ -237,13 +240,16 @@ class LoopSession(Session[Connection]):
             )
 
     def close(self, error: ShmrpcError) -> None:
-        """Close the connection; calls in flight fail, with ``error`` as the reason."""
+        """Close the connection; calls in flight fail, with ``error`` as the reason. Idempotent.
+
+        Call this in the loop's thread.
+        """
         self.connection.close()
         if self.close_reason is None:
             self._on_lost(CloseReason(error))
 
     def drop(self) -> None:
-        """Close the connection of a client that was dropped open. Safe in any thread, for the garbage collector."""
+        """Close the connection of a client that was dropped open, with a ResourceWarning. Safe in any thread."""
         if self.loop.is_closed() or threading.get_ident() == self._thread:
             self.connection.drop()
         else:

@@ -40,10 +40,11 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self._writing, self._reading = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Make the call.
+        """Make the call, without waiting for its reply. Enter the block once.
 
         Raises InvalidArguments for an endpoint without streams or with several streams to write, EndpointNotFound,
-        EncodeError, FrameTooLarge, DeadlineExceeded, or ConnectionLost if the server has died or left.
+        EncodeError, FrameTooLarge, Overloaded, ConnectionLost if the server has died or left, ServiceUnavailable if no
+        other appears in time, or LocalProtocolError if the client was never connected.
         """
         await self._enter()
         return self
@@ -70,22 +71,25 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def done_writing(self) -> None:
         """End the written stream, and with it the handler's loop over the items. Idempotent.
 
-        Raises LocalProtocolError for an endpoint that takes no stream.
+        Waits as :meth:`write` does. Does not raise the error of a call that has already failed. Raises
+        LocalProtocolError for an endpoint that takes no stream, and outside of the block.
         """
         await self._done_writing()
 
     async def read(self) -> _R:
         """Wait for the next item and return it. A cancelled read takes no item.
 
-        Raises EndOfStream after the last item, the error of a failed call, DecodeError for an invalid item, and
-        LocalProtocolError for an endpoint with one result: see :meth:`result`.
+        Raises EndOfStream after the last item and after the block, the error of a failed call, DecodeError for an
+        invalid item, with which later items may be lost, and LocalProtocolError for an endpoint with one result: see
+        :meth:`result`.
         """
         return await self._read()
 
     async def result(self) -> _R:
         """Wait for the result of an endpoint that returns one, and return it. Raises the error of a failed call.
 
-        Most handlers return their result after the end of the written stream: see :meth:`done_writing`.
+        Most handlers return their result after the end of the written stream: see :meth:`done_writing`. Further calls
+        return it again. Raises DecodeError for an invalid result, and LocalProtocolError for an endpoint that streams.
         """
         return await self._result()
 

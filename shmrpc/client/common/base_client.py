@@ -63,7 +63,7 @@ class StreamingCall(PartialCall):
     """A partial of an async generator of lists, whose call returns an iterator over their items."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        """Call the generator function; return an asynchronous iterator over single items."""
+        """Return an asynchronous iterator over single items. The call is made when the first item is requested."""
         return _core.ItemStream(super().__call__(*args, **kwargs))
 
 
@@ -94,12 +94,12 @@ class BaseClient(Generic[_L]):
     ) -> Self:
         """Return a client on the same connection with other options: ``client.with_options(timeout=0.5).add(1, 2)``.
 
-        ``timeout``: seconds that a call may take before it raises DeadlineExceeded. ``math.inf`` means no limit, not
-        even the deadline of the handler that makes the call. ``metadata`` travels with each call to the handler, in
-        addition to the metadata of this client. ``reply_metadata``: a dict that receives the metadata that handlers
-        send back. Options that are not given keep their values.
+        ``timeout``: seconds that a call may take before it raises DeadlineExceeded, 0 to 1e8; an earlier deadline of
+        the handler that makes the call applies, too. ``math.inf`` means no limit, not even that deadline. ``metadata``
+        travels with each call to the handler, in addition to the metadata of this client. ``reply_metadata``: a dict to
+        which the metadata that handlers send back is added. Options that are not given, or None, keep their values.
 
-        Raises ValueError or TypeError for an invalid option.
+        Needs no connection, and does not wait. Raises ValueError or TypeError for an invalid option.
         """
         if metadata is not None or reply_metadata is not None or timeout is None:
             return self._copy_with(timeout, metadata, reply_metadata)
@@ -132,17 +132,23 @@ class BaseClient(Generic[_L]):
         and over ``memory://`` and ``nats://``, it is sent like an ordinary array.
 
         Raises SharedMemoryError if ``max_memory`` is exhausted, ImportError without NumPy, LocalProtocolError if the
-        client is not connected, ConnectionLost if the connection has ended, and TypeError or ValueError for an invalid
-        dtype or shape.
+        client was never connected or in a forked child, the error of a connection that has ended (ConnectionLost after
+        close()), and TypeError or ValueError for an invalid dtype or shape.
         """
         return empty_array(self._allocate, shape, dtype)
 
     def buffer(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes of shared memory; for their use and the errors see :meth:`empty`."""
+        """Return ``size`` writable bytes of shared memory; for their use and the errors see :meth:`empty`.
+
+        Needs no NumPy. Raises ValueError for a negative size.
+        """
         return empty_buffer(self._allocate, size)
 
     def _allocate(self, size: int) -> Any:
-        """Allocate a block of shared memory of the current session. Raises LocalProtocolError before the first one."""
+        """Allocate a block of shared memory of the last session; see :meth:`Session.allocate`.
+
+        Raises LocalProtocolError before the first session.
+        """
         session = self._reconnector.session
         if session is None:
             raise self._reconnector.not_connected()
@@ -172,6 +178,10 @@ class BaseClient(Generic[_L]):
         return dict.fromkeys(name.partition(".")[0] for name in names)
 
     def __getattr__(self, name: str) -> Any:
+        """Return the function of an endpoint or a group of endpoints, and cache it.
+
+        Raises EndpointNotFound, which is an AttributeError, and LocalProtocolError if the client was never connected.
+        """
         if name.startswith("_"):
             raise AttributeError(name)
         member = self._clone()._resolve_member(name)
@@ -179,7 +189,7 @@ class BaseClient(Generic[_L]):
         return member
 
     def _clone(self) -> Self:
-        """Return a copy of this client for bound endpoints to refer to.
+        """Return the copy of this client to which bound endpoints refer, the same at each call.
 
         The bound endpoints are cached on this client. Because they refer to the copy, no reference cycle keeps this
         client alive.
@@ -189,17 +199,20 @@ class BaseClient(Generic[_L]):
         return self._cached_clone
 
     def _resolve_member(self, name: str) -> Any:
-        """Return the function of an endpoint or the group of this name. Raises EndpointNotFound if there is neither."""
+        """Return the function of an endpoint or the group of this name. Raises EndpointNotFound if there is neither.
+
+        Raises LocalProtocolError if the client was never connected.
+        """
         if is_group(name, self._reconnector.numbers):
             return EndpointGroup(self, name)
         return self._bind(name, self._result_type(name))
 
     def _result_type(self, name: str) -> Any:
-        """Return the declared result type of an endpoint; Any if the client does not know it."""
+        """Return the declared type of an endpoint's result or stream items; Any if the client does not know it."""
         return self._endpoints[name].signature.result if name in self._endpoints else Any
 
     def _describe_function(self, name: str, call: Any) -> Callable[..., Any]:
-        """Give the function that calls an endpoint the endpoint's name, and its signature and docstring if known."""
+        """Give ``call`` the endpoint's name, and its signature and docstring if known; return ``call``."""
         call.__name__ = call.__qualname__ = name
         if name in self._endpoints:
             endpoint = self._endpoints[name]
@@ -217,7 +230,10 @@ class BaseClient(Generic[_L]):
         raise NotImplementedError
 
     def _bound_call(self, endpoint: Any) -> Callable[..., Any]:
-        """Return the cached function that calls an endpoint, given by name or by function; see :meth:`_bind`."""
+        """Return the cached function that calls an endpoint, given by name or by function.
+
+        Raises TypeError if ``endpoint`` is neither, and the errors of :meth:`_bind`.
+        """
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
         if call is None:
@@ -225,7 +241,10 @@ class BaseClient(Generic[_L]):
         return call
 
     def _endpoint_name(self, endpoint: Any) -> str:
-        """Return the name of an endpoint, given by name or by function. Does not check that the endpoint exists."""
+        """Return the name of an endpoint, given by name or by function. Raises TypeError if ``endpoint`` is neither.
+
+        Does not check that the endpoint exists.
+        """
         return find_endpoint_name(endpoint, self._reconnector.numbers)
 
     def _check_batchable(self, name: str) -> None:
@@ -240,7 +259,11 @@ class BaseClient(Generic[_L]):
         reject_streams(name, session.shapes.get(number), "in a batch", is_async=self._is_async)
 
     def _endpoint_name_and_type(self, endpoint: Any) -> tuple[str, Any]:
-        """Return the name of an endpoint, given by name or by function, and the type of its results."""
+        """Return the name of an endpoint, given by name or by function, and the type of its results or stream items.
+
+        For a name, the type is that of the Service given to connect(), or Any. Raises TypeError if ``endpoint`` is
+        neither a name nor a function.
+        """
         name = self._endpoint_name(endpoint)
         return name, self._result_type(name) if isinstance(endpoint, str) else declared_result_type(endpoint)
 
@@ -264,9 +287,10 @@ class BaseClient(Generic[_L]):
         )
 
     def _new_call(self, name: str) -> Call:
-        """Return a call with the deadline and metadata of this client's options, and no id.
+        """Return a call with the deadline and metadata of this client's options, and 0 as its id.
 
-        Raises LocalProtocolError if the client was never connected.
+        The deadline is the earlier one of the timeout and of the handler that makes the call, unless the timeout is
+        ``math.inf``. Raises LocalProtocolError if the client was never connected.
         """
         options, session = self._options, self._reconnector.session
         if session is None:

@@ -45,12 +45,15 @@ class BatchBlock:
         self._owner = None
 
     def check_not_inside(self, endpoint: str) -> None:
-        """Raise LocalProtocolError in the task or thread of the block before the end of the block."""
+        """Raise LocalProtocolError in the task or thread of the block before the end of the block.
+
+        Does nothing in other tasks and threads. ``endpoint`` is for the message.
+        """
         if self._owner is not None and self._owner == self._current():
             raise self.not_sent_error(endpoint)
 
     def check_sent(self, endpoint: str) -> None:
-        """Raise LocalProtocolError before the end of the block."""
+        """Raise LocalProtocolError before the end of the block, in every task and thread."""
         if self._owner is not None:
             raise self.not_sent_error(endpoint)
 
@@ -75,22 +78,30 @@ class _CollectedCalls(Generic[_F]):
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
         """Return a function that adds a call of an endpoint and returns its future.
 
-        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
-        not connected.
+        An endpoint given by name has results of type Any. Raises TypeError if ``endpoint`` is neither a name nor a
+        function, EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client
+        was never connected.
         """
         name = self._client._endpoint_name(endpoint)
         self._client._check_batchable(name)
         return functools.partial(self._add, name, declared_result_type(endpoint))
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
-        """Add a call of an endpoint with results of type ``kind``; return its future."""
+        """Add a call of an endpoint with results of type ``kind``; return its future.
+
+        Keeps the arguments without a copy; :meth:`send` encodes them.
+        """
         future = self._make_future(self._block, name)
         self._entries.append((name, args, kwargs))
         self._futures.append((future, kind))
         return future
 
     async def send(self, error: BaseException | None) -> None:
-        """Send the calls and wait for the replies; cancel the futures instead if the block raised ``error``."""
+        """Send the calls and wait for the replies; cancel the futures instead if the block raised ``error``.
+
+        Raises the error of the frame as a whole, and then cancels the futures, too. The error of one call goes to its
+        future only.
+        """
         self._block.finish()
         try:
             if error is None and self._entries:
@@ -102,7 +113,7 @@ class _CollectedCalls(Generic[_F]):
             self._entries.clear()
 
     def _resolve_futures(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
-        """Set the result or the exception of each future."""
+        """Set the result or the exception of each future that is not done. ``errors`` are by position."""
         for index, (future, kind) in enumerate(self._futures):
             if future.done():
                 continue
@@ -136,6 +147,7 @@ class BaseBatch(Generic[_F]):
         self._block = block
 
     def __getattr__(self, name: str) -> Callable[..., _F]:
+        """Return the function that adds a call of an endpoint. Raises as :meth:`_CollectedCalls.make_adder` does."""
         if name.startswith("_"):
             raise AttributeError(name)
         add = self.__dict__[name] = self._collected.make_adder(name)  # Later lookups bypass __getattr__.

@@ -58,7 +58,8 @@ class BatchRequest:
         """Return opcode and body of the request for a session. Another session may have other endpoints.
 
         Leaves out calls that cannot be encoded, whose errors decode_reply() returns. Raises EndpointNotFound or
-        InvalidArguments if the one endpoint of all calls does not exist or streams.
+        InvalidArguments if the one endpoint of all calls does not exist or streams, and errors of encoding that are
+        no CallError, such as those of a signal handler.
         """
         number, numbers = frames.ANY_ENDPOINT, session.numbers
         if self._endpoint is not None:
@@ -76,7 +77,10 @@ class BatchRequest:
         return opcode(frames.BATCH, number), body
 
     def _encodable_calls(self, session: Session[Any]) -> list[Any]:
-        """Return the calls that can be encoded, and record the errors of the others."""
+        """Return the calls that can be encoded, and record the errors of the others.
+
+        Raises errors that are no CallError.
+        """
         calls, positions = [], []
         for position, each in enumerate(self._calls):
             name, call = self._endpoint or each[0], each
@@ -104,7 +108,10 @@ class BatchRequest:
         return UnconvertedResult(value) if is_open else value
 
     def decode_reply(self, body: Body) -> BatchOutcome:
-        """Return the results and errors in a reply. Raises one of UNREADABLE for an invalid reply."""
+        """Return the results and errors in a reply to the last request, also the errors of calls that were not sent.
+
+        Raises one of UNREADABLE for an invalid reply. A result that cannot be decoded is the error of its call only.
+        """
         whole, one = _decoders(self._codec, self._kind)
         if self._endpoint is None:
             one = self._decode_unconverted
@@ -156,7 +163,8 @@ _cached_decoders: Any = functools.lru_cache(maxsize=256)(_make_decoders)
 def iter_chunks(iterables: Sequence[Iterable[Any]], size: int) -> Iterator[list[list[Any]]]:
     """Yield lists of up to ``size`` argument lists. Each argument list has an item of each iterable, as in ``zip()``.
 
-    Raises TypeError or ValueError for an invalid size.
+    Ends with the shortest iterable. The first step raises TypeError or ValueError for a size that is no int of 1 or
+    more.
     """
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"chunk: expected a number of calls in a frame, got {size!r}")

@@ -47,13 +47,14 @@ class CallEngine(BaseClient[_L]):
     _stream_exchange_class: Callable[..., StreamExchange]
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
-        """Enter the interceptors of a call; leaving ``stack`` leaves them."""
+        """Enter the interceptors of a call; leaving ``stack`` leaves them. Raises the errors of the interceptors."""
         await enter_all(stack, self._options.interceptors, call)
 
     async def _call_slow_path(self, name: str, decode: Decode, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make a call with streams to the server, interceptors or metadata, or without a current session.
 
-        Returns the decoded result; None if an interceptor swallowed an exception.
+        Returns the decoded result; None if an interceptor swallowed an exception. Raises LocalProtocolError if the
+        client was never connected, and the error of the call.
         """
         call = self._new_call(name)
         if not self._options.interceptors:
@@ -130,7 +131,11 @@ class CallEngine(BaseClient[_L]):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> None:
-        """Send the request of a call with streams, and wait for the first item or the end."""
+        """Send the request of a call with streams, and wait for the first item or the end.
+
+        Raises InvalidArguments or EncodeError before anything is sent, later the error of the call or of a source;
+        then the exchange is closed.
+        """
         call = stream_exchange.call
         positional, keywords, sources = extract_sources(call.endpoint, shape, args, kwargs, from_async=self._is_async)
         kind, body = self._encode(number, call, positional, keywords)
@@ -141,7 +146,10 @@ class CallEngine(BaseClient[_L]):
         return encode_call(self._codec, number, call, args, kwargs, with_header=self._options.wants_reply_metadata)
 
     async def _notify(self, endpoint: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Call an endpoint one way, inside the interceptors; wait until the call is in the ring."""
+        """Call an endpoint one way, inside the interceptors; wait until the call is in the ring.
+
+        Raises the errors of :meth:`shmrpc.Client.notify`, unless an interceptor swallows them.
+        """
         call = self._new_call(self._endpoint_name(endpoint))
         if self._options.interceptors:
             await self._run_intercepted(call, lambda: self._send_one_way(call, args, kwargs))
@@ -185,8 +193,9 @@ class CallEngine(BaseClient[_L]):
     ) -> Callable[[], bool]:
         """Return a function that sends frames of a map() until :data:`MAX_CHUNKS_IN_FLIGHT` are in flight.
 
-        The function returns False once no frame is in flight. ``begin`` starts the coroutine of a frame; its value goes
-        to the end of ``in_flight``, from whose start the caller takes the frames.
+        The function returns False once no frame is in flight, and raises the errors of ``iterables`` and of an invalid
+        ``chunk``. ``begin`` starts the coroutine of a frame; its value goes to the end of ``in_flight``, from whose
+        start the caller takes the frames.
         """
         source = iter_chunks(iterables, chunk)
 
@@ -222,7 +231,10 @@ class CallEngine(BaseClient[_L]):
         return await self._request(call, many.encode_request, many.decode_reply, pipelined=pipelined)  # type: ignore[no-any-return]
 
     async def _describe(self) -> Description:
-        """Request the description of the service from the server, and return it."""
+        """Request the description of the service from the server, and return it. Raises the error of the call.
+
+        Enters no interceptors.
+        """
         from shmrpc.introspection.describe import Description  # Rarely needed.
 
         decode = self._codec.decoder(Description)
@@ -238,7 +250,8 @@ class CallEngine(BaseClient[_L]):
     ) -> Any:
         """Send the request that ``request`` returns for a session, and return the decoded reply.
 
-        ``pipelined``: as for :meth:`_send_batch_request`.
+        Retries as call_with_retry() does, with a new request. Raises the error of the call, and DecodeError or
+        SharedMemoryError if ``decode`` cannot read the reply. ``pipelined``: as for :meth:`_send_batch_request`.
         """
 
         async def send(session: Session[Any]) -> Any:

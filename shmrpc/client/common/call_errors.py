@@ -36,7 +36,10 @@ def swallowed_error(name: str) -> LocalProtocolError:
 
 
 def send_error(name: str, error: Exception) -> Exception:
-    """Return the error to raise in the caller for an error of sending a request; return other errors unchanged."""
+    """Return the error to raise in the caller for an error of sending a request; return other errors unchanged.
+
+    Returns FrameTooLarge for Oversize, Overloaded for Backlog, and EncodeError for CallRejected.
+    """
     if isinstance(error, Oversize):
         return FrameTooLarge(
             f"{name}(): the arguments are too large: {error}; set max_frame= on both sides, or for arrays and bytes "
@@ -66,7 +69,8 @@ def decode_error(name: str, error: Exception) -> DecodeError | SharedMemoryError
 def connection_lost_error(end: CloseReason, call_id: int) -> ShmrpcError:
     """Return a new error for a call that was in flight when the connection ended.
 
-    Its ``maybe_executed`` is False if the server cannot have executed the call.
+    A ConnectionLost has ``maybe_executed`` False if the server cannot have executed the call. Any other error is a copy
+    of the one in ``end``.
     """
     if isinstance(end.error, ConnectionLost):
         return ConnectionLost(str(end.error), maybe_executed=end.reached is None or call_id <= end.reached)
@@ -74,5 +78,8 @@ def connection_lost_error(end: CloseReason, call_id: int) -> ShmrpcError:
 
 
 def closed_error(error: ShmrpcError) -> ShmrpcError:
-    """Return a new copy of an error, with its own traceback, for a call after the end of the connection."""
+    """Return a new copy of an error, with its own traceback, for a call after the end of the connection.
+
+    The copy of a ConnectionLost has ``maybe_executed`` False, because the call was not sent.
+    """
     return type(error)(*error.args)

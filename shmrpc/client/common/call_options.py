@@ -15,7 +15,10 @@ MAX_CALL_TIMEOUT: Final = 1e8
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return a valid timeout of a call in seconds, or None. Raises ValueError or TypeError for an invalid one."""
+    """Return the timeout of a call: 0 to MAX_CALL_TIMEOUT seconds, ``math.inf``, or None.
+
+    Raises TypeError for a value that is no real number, ValueError for one out of bounds or NaN.
+    """
     if timeout is None or timeout == math.inf:
         return timeout
     check_real("timeout of a call", timeout, "a number of seconds (math.inf: no limit)")
@@ -62,7 +65,11 @@ class CallOptions:
         metadata: Mapping[str, str | bytes] | None,
         reply_metadata: Metadata | None,
     ) -> CallOptions:
-        """Return a copy with the given options replaced."""
+        """Return a copy with the given options replaced. None keeps the old value.
+
+        ``metadata`` is added to the old. Raises ValueError or TypeError for an invalid timeout or metadata. Does not
+        check ``reply_metadata``.
+        """
         return dataclasses.replace(
             self,
             timeout=self.timeout if timeout is None else check_timeout(timeout),

@@ -31,7 +31,7 @@ class ReadProgress:
         self._read = self._sent = 0
 
     def sample(self) -> int:
-        """Sample the progress at the start of a wait; return the time in nanoseconds."""
+        """Sample the progress at the start of a wait; return ``time.monotonic_ns()``, not the host's clock."""
         now = time.monotonic_ns()
         with contextlib.suppress(ChannelError):  # The next send or receive raises it.
             read, in_ring, _, _ = self._untaken()
@@ -44,7 +44,7 @@ class ReadProgress:
         return read == self._read < self._sent
 
     def deadline_error(self, endpoint: str, since: int, *, taken_back: bool) -> DeadlineExceeded:
-        """Return the error for a call that has waited since ``since``, in nanoseconds.
+        """Return the error for a call that has waited since ``since``, the value that :meth:`sample` returned.
 
         ``taken_back``: True if the call was never sent.
         """
@@ -67,4 +67,5 @@ class ReadProgress:
 
 
 def _seconds(nanoseconds: int) -> str:
+    """Return a duration in seconds as text, such as "0.25 s"."""
     return f"{nanoseconds / 1e9:.3g} s"

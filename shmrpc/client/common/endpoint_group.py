@@ -28,6 +28,7 @@ class EndpointGroup:
         return [*super().__dir__(), *self._client._names_under(f"{self._prefix}.")]
 
     def __getattr__(self, name: str) -> Any:
+        """Return an endpoint or a group below this one, and cache it. Raises EndpointNotFound, an AttributeError."""
         if name.startswith("_"):
             raise AttributeError(name)
         member = self._client._resolve_member(f"{self._prefix}.{name}")

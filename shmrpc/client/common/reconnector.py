@@ -45,7 +45,10 @@ class Reconnector(ABC, Generic[_S]):
 
     @abstractmethod
     async def open(self) -> None:
-        """Make the first connection. Raises LocalProtocolError if the client was connected before."""
+        """Make the first connection. Raises LocalProtocolError if the client was connected or closed before.
+
+        Raises the errors of connecting: ServiceUnavailable, SharedMemoryError and ProtocolError.
+        """
 
     def _check_new(self) -> None:
         """Raise LocalProtocolError if the client was connected or closed before."""
@@ -53,7 +56,10 @@ class Reconnector(ABC, Generic[_S]):
             raise LocalProtocolError(f"this client of {self.service!r} was connected before; make another one")
 
     def close(self) -> None:
-        """Close all connections; calls in flight fail with ConnectionLost. Idempotent."""
+        """Close all connections; calls in flight and all later ones fail with ConnectionLost. Idempotent.
+
+        A client that has already ended with another error keeps that error for later calls.
+        """
         error = ConnectionLost(f"this client of {self.service!r} was closed")
         if self.closed_error is None:
             self.closed_error = error
@@ -74,7 +80,8 @@ class Reconnector(ABC, Generic[_S]):
     def usable_session(self) -> _S | None:
         """Return the current session if it accepts calls, None while there will be another one.
 
-        Raises the error of the connection, or of the closed client, if there will be no further session.
+        Raises the error of the connection, or of the closed client, if there will be no further session, and
+        LocalProtocolError if the client was never connected. Does not wait.
         """
         session = self.current_session()
         if self.closed_error is not None:
@@ -89,7 +96,7 @@ class Reconnector(ABC, Generic[_S]):
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> _S:
         """Return the current session, after waiting for the next one if there is none.
 
-        ``deadline`` is in nanoseconds of CLOCK_MONOTONIC. ``timeout`` is in seconds and defaults to the timeout of
+        ``deadline`` is in nanoseconds of the host's clock. ``timeout`` is in seconds and defaults to the timeout of
         connecting. Raises ServiceUnavailable after either, and the errors of :meth:`usable_session`.
         """
 
@@ -107,7 +114,8 @@ class Reconnector(ABC, Generic[_S]):
     ) -> _T:
         """Make a call with ``send``, and repeat a failed call that was certainly not executed on the next session.
 
-        Returns the value that ``send`` returned. Raises the error of a call that cannot be repeated.
+        Returns the value that ``send`` returned. Raises the errors of :meth:`wait_session`, and the error of a call
+        that cannot be repeated, converted by :meth:`Session.convert_error`. Sets the id and the peer of ``call``.
         ``has_consumed_sources`` returns True if the call's sources have yielded items, which prevents a repetition.
         """
         while True:

@@ -47,7 +47,8 @@ def find_endpoint(service: str, name: str, numbers: Mapping[str, int]) -> int:
 def reject_streams(name: str, shape: Shape | None, how: str, *, is_async: bool) -> None:
     """Raise InvalidArguments for an endpoint with streams, whose items need frames of their own.
 
-    ``how`` says how the endpoint was called, such as "one way". ``is_async``: True if the caller awaits calls.
+    ``shape`` is None for an endpoint without streams. ``how`` says how the endpoint was called, such as "one way".
+    ``is_async``: True if the caller awaits calls.
     """
     if shape is None:
         return
@@ -83,7 +84,7 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
 def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
     """Return the name of an endpoint, given by name or by function. Raises TypeError for anything else.
 
-    Does not check that the endpoint exists.
+    Does not check that the endpoint exists. A function of a group gets its full name from ``numbers`` if only one fits.
     """
     if isinstance(endpoint, str):
         return endpoint
@@ -131,8 +132,9 @@ def extract_sources(
 ) -> tuple[list[Any], dict[str, Any], list[Source]]:
     """Take the streams to the server out of a call's arguments, and leave nil in their places.
 
-    Returns the positional arguments, the keyword arguments and the streams. Raises InvalidArguments for an argument
-    that is no iterable. ``from_async``: True if async iterators are accepted.
+    Returns the positional arguments, the keyword arguments and the streams; skips a stream that was not passed. Raises
+    InvalidArguments for a str, and for an argument that is no iterable. ``from_async``: True if async iterators are
+    accepted.
     """
     positional, keywords = list(args), dict(kwargs)
     sources: list[Source] = []
@@ -165,7 +167,7 @@ def prepare_open_arguments(
     """Return the arguments for a call by open(), with nil in the place of the stream to the server.
 
     Returns positional and keyword arguments, and True if the endpoint takes a stream. Raises InvalidArguments for an
-    endpoint without streams or with several streams to the server.
+    endpoint without streams or with several streams to the server, or if a keyword argument passes the stream.
     """
     if shape is None:
         raise InvalidArguments(f"{name}() has no streams to write or read: call it instead of opening it")
@@ -210,7 +212,10 @@ def encode_plain_call(
 
 
 def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
-    """Return the encoded arguments of a request. Raises EncodeError for an argument that cannot be sent."""
+    """Return the encoded arguments of a request. Raises EncodeError for an argument that cannot be sent.
+
+    Raises other errors of encoding as :func:`call_errors.encode_error` returns them.
+    """
     try:
         return codec.encode_all(values)
     except Exception as error:
@@ -220,7 +225,8 @@ def encode_arguments(codec: Codec, name: str, values: Sequence[Any]) -> Body:
 def result_body(frame: Frame, call: Call | None) -> Body:
     """Return the body of the result in a reply frame, and store the reply's metadata in ``call``.
 
-    Raises the failure in the frame, and DecodeError or SharedMemoryError if the frame cannot be read.
+    With None for ``call``, discards the metadata. Raises the failure in the frame, and DecodeError or SharedMemoryError
+    if the frame cannot be read.
     """
     opcode, _, body = frame
     if opcode == frames.RESULT:

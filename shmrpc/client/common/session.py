@@ -95,7 +95,7 @@ class Session(ABC, Generic[_C]):
 
     @abstractmethod
     def close(self, error: ShmrpcError) -> None:
-        """Close the connection; calls in flight fail, with ``error`` as the reason."""
+        """Close the connection; calls in flight fail, with ``error`` as the reason. Idempotent."""
 
     @overload
     def convert_error(self, name: str, error: Exception) -> Exception: ...
@@ -104,8 +104,8 @@ class Session(ABC, Generic[_C]):
     def convert_error(self, name: str, error: BaseException) -> BaseException:
         """Return the error to raise in the caller of an endpoint for an internal error.
 
-        Returns a BaseException that is no Exception unchanged. For errors of encoding see
-        :func:`call_errors.encode_error`.
+        Ends an open connection after a ChannelError, outside of a forked child. Returns a BaseException that is no
+        Exception unchanged. For errors of encoding see :func:`call_errors.encode_error`.
 
         Assign the returned error to the name of the ``except`` clause before raising it. Any other local name would
         stay in a frame of the traceback: a reference cycle that keeps the error and the arguments of the call alive.

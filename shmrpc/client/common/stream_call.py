@@ -54,7 +54,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         return self._call.reply_metadata
 
     async def _enter(self) -> None:
-        """Enter the interceptors, and make the call inside of them."""
+        """Enter the interceptors, and make the call inside of them. Leaves the interceptors again if this fails."""
         client = self._client
         self._call = client._new_call(self._name)
         async with AsyncExitStack() as stack:
@@ -64,7 +64,10 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._has_begun = True
 
     async def _begin(self, stack: AsyncExitStack) -> None:
-        """Wait for a session, and send the request. Leaving ``stack`` ends the call."""
+        """Wait for a session, and send the request without waiting for a reply. Leaving ``stack`` ends the call.
+
+        Raises InvalidArguments, EndpointNotFound, the errors of wait_session() and those of sending a request.
+        """
         client, call = self._client, self._call
         session = self._session = await client._reconnector.wait_session(call.deadline)
         call._peer, call.id = session, session.next_id()
@@ -141,7 +144,10 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
             raise EndOfStream(f"{self._name}() has ended: there are no more items")
 
     def _decode_next_run(self) -> Iterable[Any]:
-        """Remove the next run of received items, and return its items."""
+        """Remove the next run of received items, and return its items.
+
+        Raises one of UNREADABLE for an invalid item, also in the iteration.
+        """
         count, data = self._runs.pop(0)
         return self._decoder.decode_array(data) if count else [self._decoder.decode_one(data)]
 
@@ -170,7 +176,10 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
 
     @abstractmethod
     async def _send_item(self, body: Body) -> bool:
-        """Send an item once there is credit for it. Returns False if the handler takes no more items."""
+        """Send an item once there is credit for it. Returns False if the handler takes no more items.
+
+        Raises ChannelError, and Oversize or Backlog, after which nothing was sent.
+        """
 
     def _check_begun(self) -> None:
         """Raise LocalProtocolError if the block was not entered."""

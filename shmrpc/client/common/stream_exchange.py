@@ -73,7 +73,7 @@ class StreamExchange(ABC):
             check_unexpected_frame(opcode, self.call.id, body, under_way=True)
 
     def fail(self, error: BaseException) -> None:
-        """End the call with an error."""
+        """End the call with an error, unless it has ended, and close the uploads."""
         if not self.ended:
             self.error = error
         self.finish()  # Also after the final reply: a signal handler may have raised between storing it and finish().
@@ -93,7 +93,10 @@ class StreamExchange(ABC):
         return self._has_consumed_sources or any(upload.outgoing.has_started for upload in self._sources)
 
     async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
-        """Send the request, and wait for the first item or the end. Closes the exchange if this raises."""
+        """Send the request, and wait for the first item or the end. Closes the exchange if this raises.
+
+        Raises the error of a failed source if there is one, else the error of the call.
+        """
         try:
             for number, source in sources:
                 self.uploads[number] = self._add_source(codec, number, source)

@@ -50,7 +50,10 @@ class SourceUpload(ABC):
         """End the stream: the handler takes no more items. Idempotent."""
 
     async def _send_all(self, source: Any) -> None:
-        """Send the items that a source yields, then the end of the stream."""
+        """Send the items that a source yields, close the source, and send the end of the stream.
+
+        Raises the errors of :meth:`OutgoingStream.pump`; the driver passes them to :meth:`_fail`.
+        """
         await self.outgoing.pump(source, self._codec.encoder, UNSENDABLE)
         self._is_complete = True
         self._session.send(opcode(frames.END, self._number), self._call.id, frames.NIL)

@@ -86,8 +86,8 @@ class Client(CallEngine[ThreadReconnector]):
     def stop(self) -> None:
         """End all calls in flight, and all further calls until :meth:`resume`, with CallStopped.
 
-        Cancels the handlers of the calls in flight. A stream for which no thread is waiting ends when its next item is
-        requested, also after :meth:`resume`.
+        Also ends waits for a server. Cancels the handlers of the calls in flight. A stream for which no thread is
+        waiting ends when its next item is requested, also after :meth:`resume`.
         """
         self._reconnector.stopped.append(True)
         self._reconnector.stop_count += 1
@@ -95,11 +95,14 @@ class Client(CallEngine[ThreadReconnector]):
             self._reconnector.session.stop()
 
     def resume(self) -> None:
-        """Allow calls again after :meth:`stop`."""
+        """Allow calls again after :meth:`stop`. Calls that it has ended stay ended. Idempotent."""
         self._reconnector.stopped.clear()
 
     def wait_for_ready(self, timeout: float | None = None) -> None:
-        """Wait until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`."""
+        """Wait until calls can be made; see :meth:`shmrpc.Client.wait_for_ready`.
+
+        Raises CallStopped if :meth:`stop` ends the wait; does not wait for :meth:`resume`.
+        """
         if timeout is not None:
             check_seconds("timeout", timeout)
         session = self._reconnector.session
@@ -152,7 +155,7 @@ class Client(CallEngine[ThreadReconnector]):
     @overload
     def notify(self, endpoint: str, /, *args: Any, **kwargs: Any) -> None: ...
     def notify(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Call an endpoint one way; see :meth:`shmrpc.Client.notify`."""
+        """Call an endpoint one way; see :meth:`shmrpc.Client.notify`. Also raises CallStopped."""
         run(lambda: self._notify(endpoint, args, kwargs))
 
     @overload
@@ -206,7 +209,10 @@ class Client(CallEngine[ThreadReconnector]):
         return self._map(*self._endpoint_name_and_type(endpoint), iterables, chunk)
 
     def _map(self, name: str, kind: Any, iterables: Sequence[Any], chunk: int) -> Generator[Any, None, None]:
-        """Send the calls of :meth:`map`, and yield their results up to the first error, which is raised."""
+        """Send the calls of :meth:`map`, and yield their results up to the first error, which is raised.
+
+        Sends nothing before the first result is requested. Closing the generator cancels the calls in flight.
+        """
         call = self._new_call(name)
         in_flight: deque[StartedCoroutine[BatchOutcome]] = deque()
         fill = self._make_pipeline(call, kind, iterables, chunk, StartedCoroutine, in_flight)
@@ -261,7 +267,7 @@ class Client(CallEngine[ThreadReconnector]):
     def batch(self) -> ThreadBatch:
         """Collect calls of any endpoints in one frame: ``with client.batch() as batch: sum = batch.add(1, 2)``.
 
-        Each call returns a future. The end of the block sends the frame and waits for all replies.
+        Each call returns a future. For the end of the block see :meth:`shmrpc.Client.batch`. Also raises CallStopped.
         """
         return ThreadBatch(self)
 
@@ -270,7 +276,7 @@ class Client(CallEngine[ThreadReconnector]):
         return run(lambda: self._describe())
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:
-        """Return the function that calls an endpoint. Prepares all that its calls have in common, for their speed."""
+        """Return the function that calls an endpoint, on the fast path if possible; see the base class."""
         reconnector, options = self._reconnector, self._options
         session = reconnector.session
         if session is None:
@@ -294,10 +300,14 @@ class Client(CallEngine[ThreadReconnector]):
         return run(lambda: self._call_slow_path(name, decode, args, kwargs))
 
     async def _enter_interceptors(self, stack: AsyncExitStack, call: Call) -> None:
+        """Enter the interceptors, which are plain context managers, without suspending; see the base class."""
         enter_all_sync(stack, self._options.interceptors, call)
 
     def _stream(self, name: str, decoder: ItemDecoder, /, *args: Any, **kwargs: Any) -> Generator[Any, None, None]:
-        """Call an endpoint that streams, and yield the items."""
+        """Call an endpoint that streams, and yield the items.
+
+        Raises the error of a source, or of the call, and DecodeError for an invalid item.
+        """
         call = self._new_call(name)
         with SyncContext(AsyncExitStack()) as stack:
             run(lambda: self._enter_interceptors(stack, call))

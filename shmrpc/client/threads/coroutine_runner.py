@@ -44,7 +44,7 @@ def iter_steps(make: _Make[_T], results: list[_T]) -> Generator[None, None, None
 
 
 def run(make: _Make[_T]) -> _T:
-    """Run a coroutine to its end; return its result or raise its exception."""
+    """Run a coroutine to its end, ignoring suspensions; return its result or raise its exception."""
     results: list[_T] = []
     for _ in iter_steps(make, results):
         pass
@@ -52,7 +52,10 @@ def run(make: _Make[_T]) -> _T:
 
 
 class StartedCoroutine(Generic[_T]):
-    """A coroutine that has run until its request is in flight."""
+    """A coroutine that has run until its request is in flight.
+
+    Creation runs the coroutine up to its first suspension, and raises its errors. The coroutine must suspend.
+    """
 
     def __init__(self, make: _Make[_T]) -> None:
         self._results: list[_T] = []
@@ -60,7 +63,7 @@ class StartedCoroutine(Generic[_T]):
         next(self._steps)
 
     def finish(self) -> _T:
-        """Run the coroutine to its end; return its result or raise its exception."""
+        """Run the coroutine to its end; return its result or raise its exception. Call once."""
         for _ in self._steps:
             pass
         return self._results[0]

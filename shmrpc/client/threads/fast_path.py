@@ -56,6 +56,10 @@ def bind_fast_path(
     def complete(
         args: Sequence[Any], kwargs: Mapping[str, Any], call_id: int, pending: Any, deadline: int | None
     ) -> Any:
+        """Return the result of a call that ``exchange`` has sent or refused; ``pending``: its value or its exception.
+
+        Repeats a call that was certainly not executed on the slow path.
+        """
         try:
             if isinstance(pending, BaseException):
                 raise pending

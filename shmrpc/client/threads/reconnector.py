@@ -68,7 +68,7 @@ class ThreadReconnector(Reconnector[ThreadSession]):
     async def wait_session(self, deadline: int | None = None, timeout: float | None = None) -> ThreadSession:
         """Return the current session, after connecting again with ``reconnect``; see the base class.
 
-        Also raises CallStopped.
+        Also raises CallStopped, if stop() is called during the wait.
         """
         session = self.usable_session()
         if session is not None:

@@ -36,7 +36,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
     Leaving the block ends the call and cancels a handler that is still running. One thread may write while another one
     reads. Several writers are serialized, and so are several readers. An exception that a signal handler raises in a
-    method ends the call, so that no item in the middle of a stream is lost.
+    method ends the call, so that no item in the middle of a stream is lost. A method that waits raises
+    CallStopped if the client is stopped. After the block, write(), read() and result() raise EndOfStream.
     """
 
     _with_keyword, _await_keyword = "with", ""
@@ -91,9 +92,11 @@ class StreamCall(StreamCallEngine[_W, _R]):
         self._stream_exchange.uploads[1] = self._window
 
     def _write_lock(self) -> _StreamLock:
+        """Return a new context manager around the lock of the writers."""
         return _StreamLock(self._writing, self._stream_exchange)
 
     def _read_lock(self) -> _StreamLock:
+        """Return a new context manager around the lock of the readers."""
         return _StreamLock(self._reading, self._stream_exchange)
 
     async def _wait_writable(self) -> bool:
@@ -110,7 +113,7 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def _send_item(self, body: Body) -> bool:
         """Receive frames until there is credit for an item, and send it; return False if the handler takes no more.
 
-        Raises Oversize and Backlog, which take no credit.
+        Raises ChannelError, and Oversize and Backlog, which take no credit.
         """
         size = weight(body)
         self._stream_exchange.receive_all()
@@ -134,6 +137,7 @@ class _StreamLock:
         self._stream_exchange = stream_exchange
 
     async def __aenter__(self) -> None:
+        """Block the thread until it has the lock."""
         while (guard := self._lock.try_acquire()) is None:
             time.sleep(PAUSE)  # noqa: ASYNC251
         self._guard = guard
@@ -141,6 +145,7 @@ class _StreamLock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Release the lock. Ends the call first after an exception that is no ShmrpcError."""
         try:
             if error is not None and not isinstance(error, ShmrpcError):
                 name, what = self._stream_exchange.call.endpoint, type(error).__name__

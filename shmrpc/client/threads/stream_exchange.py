@@ -169,7 +169,7 @@ class ThreadStreamExchange(StreamExchange):
         return session.next_frame(self._pending, self.call)
 
     def _step_sources(self) -> bool:
-        """Run each source for a step. Returns False if none has run."""
+        """Run each source for a step. Returns False if none has run. Raises as :meth:`_StepwiseSource.step` does."""
         if not self._sources or self._session.close_reason is not None:
             return False
         return any([source.step() for source in self._sources])  # noqa: C419  # All of them.

@@ -71,8 +71,8 @@ class SharedValues:
     def share(self, values: Sequence[Any]) -> list[Any]:
         """Write values into one file, and return the values as read from there. Slow: call in a thread.
 
-        Returns the values themselves if their pickles have less than 1 KiB in all. Raises SharedMemoryError if there is no
-        memory, and what pickling raises.
+        Returns the values themselves if their pickles have less than 1 KiB in all. Raises SharedMemoryError if there is
+        no memory, and what pickling raises.
         """
         pickled = [_pickle(value) for value in values]
         if sum(each.size for each in pickled) < _MIN_SHARED_BYTES:

@@ -99,7 +99,8 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         """Submit a call of the function to the workers; return its future.
 
         Safe in any thread. Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The
-        future raises as :meth:`shmrpc.Pool.run` does, also for a function that cannot be sent and for a broken pool.
+        future raises as :meth:`shmrpc.Pool.run` does, also for a function that cannot be sent and for a broken pool,
+        but StopIteration itself.
         """
         self._check_open()
         future: TaskFuture[Any] = TaskFuture()

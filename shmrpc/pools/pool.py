@@ -76,7 +76,7 @@ class Pool(AsyncioOnly):
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        """Start the workers, and wait until all are ready. A pool that fails to open is closed.
+        """Start the workers, and wait until all are ready. A failed start closes the pool.
 
         Raises PoolBroken if workers cannot start, with the initializer's exception as its cause; EncodeError for
         ``initargs`` that cannot be sent; LocalProtocolError if the pool was opened before, or no loop of asyncio runs.
@@ -142,7 +142,8 @@ class Pool(AsyncioOnly):
         """Submit a call of the function to the workers; return a future, which coroutines await and threads wait for.
 
         Call this in the pool's event loop. Raises LocalProtocolError if the pool is not open, PoolBroken if it has
-        broken, and EncodeError or TypeError for a function that cannot be sent. The future raises as :meth:`run` does.
+        broken, and EncodeError or TypeError for a function that cannot be sent. The future raises as :meth:`run` does,
+        but StopIteration itself.
         """
         lifecycle = self._engine.lifecycle
         lifecycle.check_open()

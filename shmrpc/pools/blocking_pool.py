@@ -37,7 +37,7 @@ _open: Final = weakref.WeakSet["BlockingPool"]()
 
 
 def _shut_down_all() -> None:
-    """Shut down all pools, at the end of the program."""
+    """Shut down all pools at the end of the program, and wait for all their tasks."""
     for each in list(_open):
         each.shutdown()
 
@@ -98,8 +98,9 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Submit a call of the function to the workers; return its future.
 
-        Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The future raises what the
-        task raises, and EncodeError for a function that cannot be sent.
+        Safe in any thread. Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child. The
+        future raises as :meth:`shmrpc.Pool.run` does, also for a function that cannot be sent and for a broken pool,
+        but StopIteration itself.
         """
         self._check_open()
         future: TaskFuture[Any] = TaskFuture()
@@ -125,7 +126,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _take_submitted(self) -> None:
-        """Submit the tasks that threads have queued to the pool. Runs in the loop."""
+        """Submit the tasks that threads have queued to the pool; fail those that it refuses. Runs in the loop."""
         with self._lock:
             self._is_notified = False
         while self._submitted:
@@ -164,11 +165,13 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     ) -> Iterator[Any]:
         """Call the function with the items of each iterable, which are collected first; yield the results in order.
 
-        ``chunksize`` has no effect, and is accepted as in the standard library. ``on_progress``: see
-        :meth:`shmrpc.Pool.map`; the pool's thread calls it.
+        The tasks start at once. ``chunksize`` has no effect, and is accepted as in the standard library.
+        ``on_progress``: see :meth:`shmrpc.Pool.map`; the pool's thread calls it, and the reader's at the start and end.
 
-        Raises as :meth:`submit` does. The iterator raises what the next task raises, which stops the other tasks, and
-        TimeoutError if the next result is missing ``timeout`` seconds after this call.
+        Raises RuntimeError after :meth:`shutdown`, LocalProtocolError in a forked child, EncodeError or TypeError for a
+        function that cannot be sent, and ValueError for a ``chunksize`` below 1. The iterator raises what the next task
+        raises, which stops the other tasks, and TimeoutError if the next result is missing ``timeout`` seconds after
+        this call.
         """
         self._check_open()
         if chunksize < 1:
@@ -189,7 +192,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         timeout: float | None,
         progress: AbstractContextManager[ReportEnded] | None,
     ) -> Generator[Any, None, None]:
-        """Yield the results of a map; close them at the end."""
+        """Yield the results of a map; close them at the end. Raises TimeoutError, and what the next task raises."""
         end = None if timeout is None else self._loop.time() + timeout
         try:
             with progress or contextlib.nullcontext() as results.source.report:
@@ -206,7 +209,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
                 self._call(results.close())
 
     def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
-        """Run a coroutine in the pool's loop; wait for its result and return it.
+        """Run a coroutine in the pool's loop; wait for its result and return it. Must not run in the pool's thread.
 
         Cancels the coroutine and raises TimeoutError after ``timeout`` seconds. Raises what the coroutine raises, and
         RuntimeError if the pool is shut down.
@@ -222,17 +225,20 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
             raise
 
     def broadcast(self, value: _R) -> _R:
-        """Write a value into memory that all workers share: see :meth:`shmrpc.Pool.broadcast`."""
+        """Write a value into memory that all workers share, and return it: see :meth:`shmrpc.Pool.broadcast`.
+
+        Raises RuntimeError after :meth:`shutdown`, and LocalProtocolError in a forked child, besides its errors.
+        """
         self._check_open()
         return self._call(self._pool.broadcast(value))
 
     def scatter(self, values: Iterable[_R]) -> list[_R]:
-        """Share several values: see :meth:`shmrpc.Pool.scatter`."""
+        """Share several values: see :meth:`shmrpc.Pool.scatter`. Raises as :meth:`broadcast` does."""
         self._check_open()
         return self._call(self._pool.scatter(values))
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers: see :meth:`shmrpc.Pool.resize`."""
+        """Change the number of workers: see :meth:`shmrpc.Pool.resize`. Raises RuntimeError once the pool has ended."""
 
         async def resize() -> None:
             self._pool.resize(workers)
@@ -240,7 +246,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         self._call(resize())
 
     def stats(self) -> PoolStats:
-        """Return statistics of the pool and its workers."""
+        """Return statistics of the pool and its workers. Raises RuntimeError once the pool has ended."""
 
         async def stats() -> PoolStats:
             return self._pool.stats()
@@ -250,8 +256,8 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse new tasks, and end the workers once all tasks have ended. Idempotent.
 
-        ``wait``: wait until the workers have ended. ``cancel_futures``: cancel the tasks that have not begun. Does
-        nothing in a forked child.
+        ``wait``: wait until the workers have ended, unless this is the pool's thread. ``cancel_futures``, which counts
+        in the first call: cancel the tasks that have not begun. Does nothing in a forked child.
         """
         if self._owner_pid != os.getpid():
             return
@@ -297,7 +303,10 @@ class InlineBlockingPool(BlockingPool):
         chunksize: int = 1,
         on_progress: OnProgress | None = None,
     ) -> Iterator[Any]:
-        """Call the function with the items of each iterable; yield the results."""
+        """Call the function with the items of each iterable, each time that a result is read; yield the results.
+
+        ``timeout`` and ``chunksize`` have no effect. Raises what the function raises.
+        """
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(report_progress(on_progress, iterables))
             for ended, args in enumerate(zip(*iterables, strict=False), 1):
@@ -329,13 +338,13 @@ class InlineBlockingPool(BlockingPool):
 
 
 def _call_here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function in this thread; return its result, or the result of the coroutine that it returns."""
+    """Call a function in this thread; return its result, or run the coroutine that it returns, in a loop of its own."""
     result = function(*args, **kwargs)
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
 def _fail(future: TaskFuture[Any], error: Exception) -> TaskFuture[Any]:
-    """Set the exception of a task that cannot begin; return its future."""
+    """Set the exception of a task that cannot begin, unless its future is cancelled; return the future."""
     if future.set_running_or_notify_cancel():
         future.set_exception(error)
     return future
@@ -344,8 +353,9 @@ def _fail(future: TaskFuture[Any], error: Exception) -> TaskFuture[Any]:
 def blocking_pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> BlockingPool:
     """Return a pool of processes for threads: ``with shmrpc.sync.pool(4) as pool: pool.submit(f, x).result()``.
 
-    The pool is a :class:`concurrent.futures.Executor`. The options are those of :func:`shmrpc.pool`. Waits until the
-    first worker is ready. Raises PoolBroken if none can start.
+    The pool is a :class:`concurrent.futures.Executor`. The options are those of :func:`shmrpc.pool`. Waits until all
+    workers are ready. Raises as :func:`shmrpc.pool` does; PoolBroken if workers cannot start, EncodeError for
+    ``initargs`` that cannot be sent, and LocalProtocolError if gevent or eventlet has replaced what its thread needs.
     """
     check_threads("shmrpc.sync.pool()")
     made = pool(workers, **options)

@@ -97,7 +97,7 @@ class PoolEngine:
         self.dispatcher.add(source)
 
     def _on_fail(self, error: Exception) -> None:
-        """Fail the tasks that wait, because the pool has broken or closed."""
+        """Fail the calls that wait for a worker, and all tasks of chunks, because the pool has broken or closed."""
         self.scheduler.fail(error)
 
     def _on_function_dropped(self, number: int) -> None:
@@ -109,10 +109,10 @@ class PoolEngine:
         self.workers.broadcast_soon(lambda worker: worker.forget_file(inode))
 
     async def open(self) -> None:
-        """Start the workers, and wait until one is ready.
+        """Start the workers, and wait until all are ready. Closes the engine if that fails.
 
-        Raises PoolBroken if no worker can start, with what the initializer raised as its cause, and EncodeError for
-        arguments of the initializer that cannot be sent.
+        Raises PoolBroken if workers cannot start, with what the initializer raised as its cause; EncodeError for
+        arguments of the initializer that cannot be sent; LocalProtocolError if no loop of asyncio runs.
         """
         self.lifecycle.open()
         try:
@@ -137,12 +137,15 @@ class PoolEngine:
         return self.calls.completed + self.dispatcher.completed
 
     def cancel_waiting(self) -> None:
-        """Cancel the tasks that have not begun, including those that workers have."""
+        """Cancel the calls that wait for a worker, now and from now on, and the submitted tasks of chunks not begun.
+
+        Tasks of maps, and single calls that a worker has, go on.
+        """
         self.dispatcher.cancel_submitted()
         self.scheduler.cancel_waiters()
 
     async def close(self, *, is_patient: bool = False) -> None:
-        """End all workers; tasks that wait or run fail. Idempotent.
+        """End all workers, and wait for their end; tasks that wait or run fail with LocalProtocolError. Idempotent.
 
         ``is_patient``: wait for the threads and children that tasks have left in the workers.
         """

@@ -26,7 +26,7 @@ _MIN_WORKER_MEMORY: Final = 64 << 20
 
 
 def _check_environment(environment: Any) -> None:
-    """Raise TypeError or ValueError for variables that no process can have."""
+    """Raise TypeError unless this is a mapping of str to str, or ValueError for variables that no process can have."""
     if not isinstance(environment, Mapping):
         raise TypeError(f"environment: expected a dict of str to str, got {environment!r}")
     for name, value in environment.items():
@@ -52,8 +52,8 @@ class PoolOptions(TypedDict, total=False):
 def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     """Return a pool of processes that run functions: ``async with shmrpc.pool(4) as pool: await pool.run(f, x)``.
 
-    ``workers``: number of processes; by default one for each CPU that this process may use, according to its affinity
-    and its cgroup.
+    No process starts before ``async with``. ``workers``: number of processes, at most 4096; by default one for each CPU
+    that this process may use, according to its affinity and its cgroup.
 
     Keyword options:
 
@@ -62,9 +62,9 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     - ``retries``: number of times that a task runs again after its worker has died. With 0, the default, the task fails
       with WorkerDied.
     - ``grace``: seconds that a cancelled task has to end before its worker is killed. 1 by default.
-    - ``max_tasks_per_child``: number of tasks after which a worker is replaced.
-    - ``memory``: maximum data of a worker, in bytes or as a size such as ``"2GiB"``; a task that needs more gets a
-      MemoryError.
+    - ``max_tasks_per_child``: number of tasks after which a worker is replaced; None, the default: no limit.
+    - ``memory``: maximum data of a worker, in bytes or as a size such as ``"2GiB"``, at least 64 MiB; a task that needs
+      more gets a MemoryError.
     - ``affinity="spread"`` pins each worker to a CPU of its own.
     - ``environment``: variables of the workers, besides those of this process. By default, variables give the numerical
       libraries of each worker a share of the CPUs.
@@ -74,8 +74,8 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     shared memory; a value that occurs twice in the arguments of a task arrives as one object. Within a worker, a pool
     runs its tasks at once, in that worker.
 
-    Raises ValueError or TypeError for invalid options, and EncodeError for an initializer that cannot be sent. For
-    errors of the start, see :meth:`Pool.__aenter__`.
+    Raises ValueError or TypeError for invalid options, EncodeError for an initializer that cannot be sent, and
+    LocalProtocolError in a worker that imports the program. For errors of the start, see :meth:`Pool.__aenter__`.
     """
     if unknown := options.keys() - PoolOptions.__annotations__.keys():
         hint = "; did you mean workers, its first argument?" if "max_workers" in unknown else ""

@@ -38,7 +38,10 @@ class HandlerProcesses:
             raise RuntimeError(str(error)) from error.stop
 
     async def _open(self) -> Pool:
-        """Open the pool, unless it is open; return it."""
+        """Open the pool, unless it is open or opening; wait until it is open, and return it.
+
+        Raises LocalProtocolError after :meth:`close`, and what opening the pool raises.
+        """
         if self._is_closed:
             raise LocalProtocolError("the server is closed")
         if self._opening is None:
@@ -46,7 +49,7 @@ class HandlerProcesses:
         return await asyncio.shield(self._opening)
 
     async def close(self) -> None:
-        """Close the pool; running handlers fail. Idempotent."""
+        """Close the pool, and wait for the end of its processes; running handlers fail. Idempotent."""
         self._is_closed = True
         opening, self._opening = self._opening, None
         if opening is None:

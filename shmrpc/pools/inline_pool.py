@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 
 
 class InlinePool(Pool):
-    """A pool within a worker of another pool, which runs each task at once in that worker."""
+    """A pool within a worker of another pool, which runs each task at once in that worker. It never closes."""
 
     def __init__(self, size: int) -> None:
         self._size, self._completed = size, 0
@@ -36,13 +36,17 @@ class InlinePool(Pool):
         """Do nothing: there are no workers."""
 
     async def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call the function and return its result."""
+        """Call the function in this thread, await an awaitable result, and return it. Raises what it raises."""
         self._completed += 1
         result = function(*args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Call the function; return a future, which is done unless the function is async."""
+        """Call the function; return a future, which is done unless the function is async.
+
+        An async function runs in the running event loop; raises RuntimeError if there is none. An exception of the
+        function that is no Exception, such as SystemExit, passes.
+        """
         future: TaskFuture[Any] = TaskFuture()
         if inspect.iscoroutinefunction(function):
             future._loop = asyncio.get_running_loop()
@@ -77,7 +81,7 @@ class InlinePool(Pool):
         return list(values)
 
     def resize(self, workers: int) -> None:
-        """Record the number of workers, which has no effect here."""
+        """Record the number of workers, which has no effect here. Raises ValueError or TypeError as a pool does."""
         self._size = check_worker_count(workers)
 
     def stats(self) -> PoolStats:
@@ -86,7 +90,7 @@ class InlinePool(Pool):
 
 
 def _copy_outcome(future: TaskFuture[Any], task: asyncio.Task[Any]) -> None:
-    """Set the outcome of a task in a future."""
+    """Set the outcome of a task that has ended in a future."""
     if task.cancelled():
         future.cancel()
     elif (error := task.exception()) is not None:

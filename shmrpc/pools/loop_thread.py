@@ -46,7 +46,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def finish(self) -> None:
-        """End the thread after the last task. Call this method in the loop."""
+        """End the thread after the last task, without a wait. Call this method in the loop."""
         self._is_finishing.set()
 
     def join(self) -> bool:
@@ -107,7 +107,7 @@ class LoopThread:
 
 
 def _cancel_start(started: concurrent.futures.Future[asyncio.Task[None]]) -> None:
-    """Cancel the task that starts a pool. Runs in any thread."""
+    """Cancel the task that starts a pool, which ``started`` has as its result. Runs in any thread."""
     task = started.result()
     with contextlib.suppress(RuntimeError):  # The loop has ended.
         task.get_loop().call_soon_threadsafe(task.cancel)

@@ -22,11 +22,14 @@ class MapResults:
         self._pool, self.source = pool, source
 
     async def read(self) -> list[Any] | None:
-        """Wait for the next results and return them; return None after the last ones."""
+        """Wait for the next results and return them; return None after the last ones. Raises as MapSource does.
+
+        A result may be a RemoteFailure, which the reader raises.
+        """
         return await self.source.read()
 
     async def close(self) -> None:
-        """Drop the tasks that have not begun, and stop the others."""
+        """Drop the tasks that have not begun, and stop the others, without a wait. Idempotent."""
         self.source.close()
         self._pool._engine.dispatcher.remove(self.source)
 
@@ -44,7 +47,10 @@ class _ProgressReporter:
 
 
 class AsyncMapResults:
-    """The results of a map of an async function, whose tasks are calls of their own. The first ones begin at once."""
+    """The results of a map of an async function, whose tasks are calls of their own. The first ones begin at once.
+
+    Its methods run in the pool's loop.
+    """
 
     def __init__(self, pool: Pool, known: TaskFunction, columns: Sequence[Iterable[Any]]) -> None:
         self.source = _ProgressReporter()
@@ -56,7 +62,10 @@ class AsyncMapResults:
         return asyncio.ensure_future(anext(self._results, _END))
 
     async def read(self) -> list[Any] | None:
-        """Wait for the next result and return it in a list; return None after the last one."""
+        """Wait for the next result and return it in a list; return None after the last one.
+
+        Raises what the next task raises, which ends the map.
+        """
         results = [await self._next]
         if results[0] is _END:
             return None
@@ -64,14 +73,14 @@ class AsyncMapResults:
         return results
 
     async def close(self) -> None:
-        """Cancel the running tasks."""
+        """Cancel the running tasks, and wait for their end. Idempotent."""
         self._next.cancel()
         await asyncio.gather(self._next, return_exceptions=True)
         await self._results.aclose()
 
 
 async def start_map(pool: Pool, known: TaskFunction, columns: Sequence[Iterable[Any]]) -> MapResults | AsyncMapResults:
-    """Start a map in the pool's loop; return its results."""
+    """Start a map in the pool's loop, where this must run; return its results. Reading raises if the pool is closed."""
     if known.is_async:
         return AsyncMapResults(pool, known, columns)
     return MapResults(pool, pool._start_map(known, columns, ordered=True))

@@ -72,14 +72,14 @@ class Pool(AsyncioOnly):
         return "this pool", "pool"
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Start the workers: ``pool = await shmrpc.pool(4)``. The caller has to close the pool."""
+        """Open the pool as ``async with`` does: ``pool = await shmrpc.pool(4)``. The caller has to close the pool."""
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        """Start the workers, and wait until the first one is ready.
+        """Start the workers, and wait until all are ready. A failed start closes the pool.
 
-        Raises PoolBroken if no worker can start, with the initializer's exception as its cause; EncodeError for
-        ``initargs`` that cannot be sent; LocalProtocolError if the pool was opened before.
+        Raises PoolBroken if workers cannot start, with the initializer's exception as its cause; EncodeError for
+        ``initargs`` that cannot be sent; LocalProtocolError if the pool was opened before, or no loop of asyncio runs.
         """
         if self._is_open:
             raise LocalProtocolError("this pool was opened before: create another one")
@@ -106,7 +106,10 @@ class Pool(AsyncioOnly):
         refuse_copy()
 
     async def close(self) -> None:
-        """End the workers. Running tasks are interrupted, and fail. Idempotent."""
+        """Interrupt the running tasks, end the workers, and wait for their end. Idempotent.
+
+        Tasks that wait or run fail with LocalProtocolError. A worker that lives ``grace`` seconds later is killed.
+        """
         await self._engine.close()
 
     @overload
@@ -123,8 +126,9 @@ class Pool(AsyncioOnly):
         killed.
 
         Raises what the function raises, with the worker's traceback as its cause; WorkerDied if the worker dies with
-        the task; EncodeError for arguments that cannot be sent; PoolBroken if workers can no longer be started;
-        LocalProtocolError if the pool is not open.
+        the task; EncodeError for a function, arguments or a result that cannot be sent, DecodeError if they cannot be
+        read; PoolBroken if workers can no longer be started; LocalProtocolError if the pool is not open; RuntimeError
+        in the place of StopIteration; TypeError for no function.
         """
         return self._engine.calls.run(function, args, kwargs)
 
@@ -137,8 +141,9 @@ class Pool(AsyncioOnly):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Submit a call of the function to the workers; return a future, which coroutines await and threads wait for.
 
-        Raises the error with which the pool has closed, and EncodeError for a function that cannot be sent. The future
-        raises what the task raises.
+        Call this in the pool's event loop. Raises LocalProtocolError if the pool is not open, PoolBroken if it has
+        broken, and EncodeError or TypeError for a function that cannot be sent. The future raises as :meth:`run` does,
+        but StopIteration itself.
         """
         lifecycle = self._engine.lifecycle
         lifecycle.check_open()
@@ -154,7 +159,10 @@ class Pool(AsyncioOnly):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Start a task, as a single call or in a chunk with others of its function; the result resolves the future."""
+        """Start a task, as a single call or in a chunk with others of its function; the result resolves the future.
+
+        The caller has checked that the pool is open. Raises as :meth:`FunctionRegistry.lookup` does.
+        """
         engine = self._engine
         known, args = engine.functions.lookup(function, args)
         if known.is_async or kwargs:
@@ -218,7 +226,8 @@ class Pool(AsyncioOnly):
     ) -> AsyncGenerator[Any, None]:
         """Call the function with the items of each iterable, as ``map()`` does; yield the results in order.
 
-        The iterables may be infinite: items are taken as long as there is room for their results. The pool measures
+        Tasks start with the first read; closing the iterator stops them. The iterables may be infinite: the event loop
+        takes items from them as long as there is room for their results. The pool measures
         how many tasks to send at a time. ``ordered=False`` yields each result as soon as its task ends. A task that
         fails raises when its result is due, and stops the other tasks.
 
@@ -226,8 +235,8 @@ class Pool(AsyncioOnly):
         total: the shortest length of the iterables that have one, else None. If ``on_progress`` is a text, a progress
         bar of rich shows it.
 
-        Raises TypeError without an iterable, and for an asynchronous one. Reading raises the error with which the pool
-        has closed.
+        Raises TypeError without an iterable, and for an asynchronous one. Reading raises what an iterable raises, the
+        errors of :meth:`run`, and ImportError for a progress bar without rich.
         """
         for each in iterables:
             if hasattr(each, "__aiter__"):
@@ -285,7 +294,7 @@ class Pool(AsyncioOnly):
             engine.dispatcher.remove(source)
 
     def _start_map(self, known: TaskFunction, iterables: Sequence[Iterable[Any]], *, ordered: bool) -> MapSource:
-        """Start the tasks of a map; return their source."""
+        """Start the tasks of a map; return their source, which the reader closes and removes from the dispatcher."""
         engine = self._engine
         max_unread = _MAX_UNREAD_CHUNKS * max(1, engine.workers.size)
         source = MapSource(known, iterables, ordered, max_unread, lambda: engine.dispatcher.add(source))
@@ -295,7 +304,7 @@ class Pool(AsyncioOnly):
     async def _map_async(
         self, known: TaskFunction, iterables: Sequence[Iterable[Any]], ordered: bool, report: ReportEnded | None
     ) -> AsyncGenerator[Any, None]:
-        """Map an async function: its tasks are single calls, and run concurrently. Yield the results."""
+        """Map an async function by concurrent single calls; yield the results. The end cancels the running calls."""
         engine, calls = self._engine, zip(*iterables, strict=False)
         running: dict[asyncio.Task[Any], None] = {}
         ended = 0
@@ -332,9 +341,10 @@ class Pool(AsyncioOnly):
         Pass the returned value to tasks as an argument of its own, not within another one: workers map its memory, and
         nothing is sent or copied. Arrays in the returned value are read-only; each worker makes one copy of everything
         else in the value. The memory is freed with the last reference to the value, or, for a list or a dict, with the
-        pool.
+        pool. A value of less than 1 KiB is returned itself, and sent with each task.
 
-        Raises SharedMemoryError if there is no memory, and what pickle raises for the value.
+        Raises SharedMemoryError if there is no memory, what pickle raises for the value, and the error with which the
+        pool has closed.
         """
         return (await self.scatter([value]))[0]
 
@@ -346,7 +356,8 @@ class Pool(AsyncioOnly):
     async def do(self, source: str, /, *iterables: Iterable[Any]) -> list[Any]:
         """Map a function given as source text, such as ``"lambda a, b: a + b"``; return the list of results.
 
-        Raises SyntaxError for invalid text, TypeError if the text is no function, and what :meth:`map` raises.
+        Raises SyntaxError for invalid text, TypeError if the text is no function, and what :meth:`map` and its reader
+        raise.
         """
         function = eval(compile(source, "<do>", "eval"), {})
         if not callable(function):
@@ -354,15 +365,15 @@ class Pool(AsyncioOnly):
         return [result async for result in self.map(function, *iterables)]
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers. Surplus workers end after their present tasks.
+        """Change the number of workers, without a wait. Surplus workers end after their present tasks.
 
-        Raises ValueError or TypeError for an invalid number, and the error with which the pool has closed.
+        Raises ValueError or TypeError unless the number is from 1 to 4096, or the error with which the pool has closed.
         """
         self._engine.lifecycle.check_open()
         self._engine.workers.resize(check_worker_count(workers))
 
     def stats(self) -> PoolStats:
-        """Return statistics of the pool and its workers."""
+        """Return statistics of the pool and its workers, also of a closed pool, which has no workers."""
         workers = sorted(self._engine.workers.workers, key=lambda worker: worker.number)
         return PoolStats(
             [WorkerStats(worker.pid, worker.task_count, worker.is_busy) for worker in workers],

@@ -16,8 +16,9 @@ ReportEnded = Callable[[int], object]
 def report_progress(on_progress: OnProgress, iterables: Iterable[Iterable[Any]]) -> Iterator[ReportEnded]:
     """Report the progress of a map of these iterables.
 
-    Yield a function to call with the number of tasks that have ended. At the end of the block the last number becomes
-    the total. Raises ImportError for a text if rich is not installed.
+    Yield a function to call with the number of tasks that have ended. ``on_progress`` is called with 0 at the start,
+    and whenever the number has changed; at the end of a block without an exception the last number becomes the total.
+    Raises ImportError for a text if rich is not installed.
     """
     total, last = _shortest_length(iterables), 0
     with contextlib.ExitStack() as stack:
@@ -42,7 +43,7 @@ def _shortest_length(iterables: Iterable[Iterable[Any]]) -> int | None:
 
 @contextlib.contextmanager
 def _progress_bar(text: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar; yield the function that updates it."""
+    """Show a progress bar; yield the function that updates it. Raises ImportError if rich is not installed."""
     try:
         from rich import progress  # Few programs show a bar.
     except ImportError as error:

@@ -77,7 +77,11 @@ class TaskFuture(concurrent.futures.Future[_R]):
                 return self._own_condition
 
     def __await__(self) -> Generator[Any, None, _R]:
-        """Wait in an event loop; return the result. Cancelling the wait cancels a task that has not begun."""
+        """Wait in an event loop of asyncio; return the result. Cancelling the wait cancels a task that has not begun.
+
+        A task that has begun runs on. Raises what the task raised; CancelledError if the future is cancelled;
+        LocalProtocolError if no loop of asyncio runs and the task has not ended.
+        """
         if self._state not in _DONE_STATES:
             loop = running_loop()
             ended = loop.create_future()
@@ -104,9 +108,10 @@ class TaskFuture(concurrent.futures.Future[_R]):
         return self._state in _DONE_STATES
 
     def result(self, timeout: float | None = None) -> _R:
-        """Wait for the task's result and return it. Raises what the task raised, CancelledError, or TimeoutError.
+        """Wait for the task's result and return it. ``timeout``: maximum seconds to wait; None: no limit.
 
-        In the event loop of the task's pool, raises LocalProtocolError while the task has not ended: await the future.
+        Raises what the task raised; CancelledError of concurrent.futures if the future is cancelled; TimeoutError. In
+        the event loop of the task's pool, a wait for a task that has not ended raises LocalProtocolError: await it.
         """
         if self._state == FINISHED and self._exception is None:
             return self._result  # type: ignore[return-value]
@@ -118,13 +123,16 @@ class TaskFuture(concurrent.futures.Future[_R]):
             del self  # The traceback of its exception refers to this frame.
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the task's end; return what it raised, or None. Raises as :meth:`result` does."""
+        """Wait for the task's end; return what it raised, or None.
+
+        Raises CancelledError, TimeoutError and LocalProtocolError as :meth:`result` does.
+        """
         if self._loop is not None:
             self._check_wait(self._loop, timeout)
         return super().exception(timeout)
 
     def _check_wait(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
-        """Raise LocalProtocolError if waiting would block the loop that has to end the task."""
+        """Raise LocalProtocolError if waiting would block the loop that has to end the task. Polling is allowed."""
         if self._state in _DONE_STATES or (timeout is not None and timeout <= 0) or _get_running_loop() is not loop:
             return
         raise LocalProtocolError(
@@ -132,7 +140,10 @@ class TaskFuture(concurrent.futures.Future[_R]):
         )
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_R]], object]) -> None:
-        """Call ``fn`` with this future once it is done; at once if it is done."""
+        """Call ``fn`` with this future once it is done, in the thread that ends it; at once if it is done.
+
+        A callback of asyncio, which must be added in a running loop, runs in that loop. What ``fn`` raises is logged.
+        """
         if getattr(fn, "__module__", None) == _ASYNCIO_MODULE:  # For example that of asyncio.wait().
             fn = _LoopCallback(asyncio.get_running_loop(), fn)
         with _lock:
@@ -149,7 +160,7 @@ class TaskFuture(concurrent.futures.Future[_R]):
         return removed
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Mark the task as running; return False if it is cancelled. For the pool."""
+        """Mark the task as running; return False if it is cancelled. For the pool, once for each task."""
         with _lock:
             if self._own_condition is None and self._state == PENDING:
                 self._state = RUNNING
@@ -157,7 +168,7 @@ class TaskFuture(concurrent.futures.Future[_R]):
         return super().set_running_or_notify_cancel()
 
     def set_result(self, result: _R) -> None:
-        """Set the result. For the pool."""
+        """Set the result, or the exception for a RemoteFailure. For the pool. Raises InvalidStateError if done."""
         set_results([self], [result])
 
 
@@ -167,7 +178,7 @@ def _runs(callback: object, fn: object) -> bool:
 
 
 def mark_running(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[TaskFuture[Any], _T]]:
-    """Mark tasks as running; return those that are not cancelled."""
+    """Mark tasks as running; return those that are not cancelled, perhaps in another order."""
     running, others = [], []
     with _lock:
         for task in tasks:
@@ -181,7 +192,10 @@ def mark_running(tasks: Iterable[tuple[TaskFuture[Any], _T]]) -> list[tuple[Task
 
 
 def cancel_running(futures: Iterable[TaskFuture[Any]]) -> None:
-    """Cancel tasks that were marked as running, and that no worker has begun, as the caller must ensure."""
+    """Cancel tasks that were marked as running, and that no worker has begun, as the caller must ensure.
+
+    Ignores futures that are done.
+    """
     for future in futures:
         with future._condition:
             if future._state not in (PENDING, RUNNING):
@@ -192,7 +206,10 @@ def cancel_running(futures: Iterable[TaskFuture[Any]]) -> None:
 
 
 def set_results(futures: Iterable[TaskFuture[Any]], results: Iterable[Any]) -> None:
-    """Set the results of tasks; set the exception in the place of a RemoteFailure."""
+    """Set the results of tasks that were marked as running; set the exception in the place of a RemoteFailure.
+
+    Futures without a result in ``results`` stay as they are. Raises InvalidStateError for a future that is done.
+    """
     others, with_callbacks = [], []
     with _lock:
         for future, result in zip(futures, results, strict=False):

@@ -61,7 +61,10 @@ class ServeConfig(msgspec.Struct, frozen=True):
     validate_results: bool = False
 
     def make_server(self, services: Sequence[Service], *, adopting: bool = False) -> Server:
-        """Return the server of these services. Raises ServeError if an option is out of range."""
+        """Return the server of these services, not entered. Raises ServeError for an invalid option or address.
+
+        ``adopting``: True if a supervisor holds the names and passes clients to the server.
+        """
         try:
             return serve(
                 *services,
@@ -102,11 +105,11 @@ class ServeConfig(msgspec.Struct, frozen=True):
             raise ServeError(str(error)) from None
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in an event loop of the configured kind."""
+        """Run a coroutine in a new event loop of the configured kind, to its end. Raises what the coroutine raises."""
         (uvloop.run if self.loop == "uvloop" else asyncio.run)(main)
 
     def configure_logging(self) -> None:
-        """Configure logging. Raises ServeError if the file cannot be used."""
+        """Configure the logging of this process. Raises ServeError if the file ``log_config`` cannot be used."""
         if self.log_config is None:
             logging.basicConfig(level=(self.log_level or "info").upper(), format=_FORMAT)
             return
@@ -119,7 +122,10 @@ class ServeConfig(msgspec.Struct, frozen=True):
 
 
 def _configure_from(path: Path) -> None:
-    """Configure logging from a JSON, YAML or INI file, and keep the existing loggers. Raises its errors."""
+    """Configure logging from a JSON, YAML or INI file, by its suffix, and keep the existing loggers.
+
+    Raises ServeError without PyYAML, OSError, and the errors of decoding and of logging.config.
+    """
     content = path.read_text(encoding="utf-8")
     if path.suffix in (".yaml", ".yml"):
         configuration = _read_yaml(content)

@@ -68,7 +68,10 @@ class ForcedExit:
         self._is_logged.acquire()
 
     def schedule(self, seconds: float) -> None:
-        """End the process within these seconds, or by an earlier deadline. Safe in signal handlers."""
+        """End the process within these seconds, or by an earlier deadline, with code 1. Safe in signal handlers.
+
+        Does not wait. A deadline cannot be revoked: only the process's own end comes before it.
+        """
         self._deadlines.put(time.monotonic() + seconds)
         if not self._is_started:
             self._is_started = True

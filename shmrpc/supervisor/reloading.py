@@ -22,7 +22,7 @@ def _relative_paths(app_dir: str, changes: Iterable[tuple[object, str]]) -> list
 def supervise_reloading(config: ServeConfig, announce: Announce) -> None:
     """Serve with one worker, and replace it when a ``.py`` file below the app dir changes.
 
-    Raises ServeError if serving cannot begin, or watchfiles is missing.
+    Waits for changes after quick deaths. Raises ServeError as :meth:`Supervisor.run` does, or if watchfiles is missing.
     """
     try:
         import watchfiles

@@ -55,8 +55,9 @@ class ServerRunner:
     def handle_signals(self, graceful: Collection[signal.Signals], at_once: Collection[signal.Signals] = ()) -> None:
         """Install handlers for the signals that stop the server, which run also while an endpoint occupies the loop.
 
-        Signals of ``at_once`` stop the server at once; without them, any second signal does. An event loop that closes
-        removes its signal handlers: call this again afterwards, for code that keeps the process running.
+        Signals of ``at_once`` stop the server at once; without them, any second signal does. Call this in the main
+        thread. An event loop that closes removes its signal handlers: call this again afterwards, for code that keeps
+        the process running.
         """
         self._at_once = at_once
         for number in (*graceful, *at_once):
@@ -78,7 +79,10 @@ class ServerRunner:
         self._forced_exit.schedule(QUICK_STOP_SECONDS if at_once else self._grace + CLOSE_TIMEOUT)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Serve until drained or stopped. Raises what entering the server raises."""
+        """Serve until drained or stopped; call ``on_ready`` once the server serves. Call this once.
+
+        Raises what entering the server raises. Returns without an exception after a stop, also one before the start.
+        """
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         try:
@@ -101,7 +105,11 @@ class ServerRunner:
         return self._drain_requested.is_set() or self._is_stopped
 
     def drain(self) -> None:
-        """Stop gracefully, see :meth:`Server.drain`; at once if the server does not serve so far. Idempotent."""
+        """Stop gracefully, see :meth:`Server.drain`; at once if the server does not serve so far. Does not wait.
+
+        A process that lives after the grace period and CLOSE_TIMEOUT is ended by force. Call this in the loop.
+        Idempotent.
+        """
         self._forced_exit.schedule(self._grace + CLOSE_TIMEOUT)
         if self._is_ready:
             self._drain_requested.set()
@@ -144,9 +152,10 @@ def _request_short_slices() -> None:
 
 
 def run_here(config: ServeConfig, services: Sequence[Service], on_ready: Callable[[], None]) -> None:
-    """Serve in this process until SIGINT or SIGTERM. Raises ServeError if an option is out of range.
+    """Serve in this process until SIGINT or SIGTERM. Call this in the main thread.
 
-    The signal handlers stay installed, for code that keeps the process running.
+    Raises ServeError if an option is out of range, and what entering the server raises. The signal handlers stay
+    installed, for code that keeps the process running.
     """
     runner = ServerRunner(config.make_server(services), config.grace)
     graceful = (signal.SIGINT, signal.SIGTERM)

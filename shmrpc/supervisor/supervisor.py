@@ -74,7 +74,11 @@ class Supervisor:
         self._restart_again = False
 
     async def run(self) -> None:
-        """Serve until SIGINT or SIGTERM. Raises ServeError if serving cannot start or continue."""
+        """Serve until SIGINT or SIGTERM; SIGHUP replaces the workers. Call this once, in the main thread.
+
+        Raises ServeError if serving cannot start or continue, or if a worker had to be ended by force. Kills the
+        workers that live at the end.
+        """
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -98,7 +102,7 @@ class Supervisor:
     # Start and end of workers.
 
     def _start(self, quick_deaths: int = 0) -> None:
-        """Start a worker, unless the supervisor stops; try again later if the system has no room for a process."""
+        """Start a worker, unless the supervisor stops; log an OSError of the start, and try again each second."""
         if self._is_stopping:
             return
         try:
@@ -188,7 +192,7 @@ class Supervisor:
             )
 
     def _fail(self, reason: str) -> None:
-        """Stop with an error. The first error counts."""
+        """Stop gracefully, after which :meth:`run` raises ServeError with the reason. The first error counts."""
         if not self._failure:
             self._failure = reason
             self._drain()
@@ -220,7 +224,10 @@ class Supervisor:
             self._ended.set()
 
     def restart(self, reason: str) -> None:
-        """Start to replace each worker by a new one without losing a call."""
+        """Start to replace each worker by a new one without losing a call. Does not wait.
+
+        Ignored while the supervisor stops. During a restart, another one follows.
+        """
         if self._is_stopping:
             return
         logger.info("%s: replacing all workers", reason)
@@ -244,7 +251,10 @@ class Supervisor:
             self._restarting = None
 
     async def _replace_all(self) -> None:
-        """Replace the workers one by one; keep the old ones if a new one does not serve."""
+        """Replace the workers one by one; keep the old ones if a new one does not serve.
+
+        Raises OSError if no process can be started.
+        """
         old_workers = [worker for worker in self._workers if not worker.is_dismissed]
         for old in old_workers:
             old.is_outdated = True
@@ -268,7 +278,7 @@ class Supervisor:
             logger.info("worker %d replaces worker %d", new.pid, old.pid)
 
     def _release_names(self) -> None:
-        """Release the names of services that no worker offers."""
+        """Release the names of services that no worker offers; keep all if no service is offered."""
         offered = {service for worker in self._workers if not worker.is_dismissed for service in worker.offers}
         if offered:
             for service in self._routers.keys() - offered:
@@ -364,5 +374,5 @@ def _load_order(worker: WorkerProcess) -> tuple[bool, int, float, float]:
 
 
 def supervise(config: ServeConfig, count: int, announce: Announce) -> None:
-    """Serve with ``count`` workers until SIGINT or SIGTERM. Raises ServeError if serving cannot start or continue."""
+    """Serve with ``count`` workers until SIGINT or SIGTERM. Raises ServeError as :meth:`Supervisor.run` does."""
     asyncio.run(Supervisor(config, count, announce).run())

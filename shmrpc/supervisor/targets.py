@@ -31,8 +31,7 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     """Import and return the services that the targets name, with ``app_dir`` first on the path.
 
     Raises ServeError for a target that names no service, or whose endpoints cannot run where they are declared to, and
-    for two services of one name;
-    TargetImportError if the module raises an exception.
+    for two services of one name; its TargetImportError if the module, or a called function, raises an exception.
     """
     _prepend_to_path(app_dir)
     services = [_load_service(target, app_dir) for target in targets]
@@ -60,7 +59,7 @@ def _prepend_to_path(directory: str) -> None:
 
 
 def _load_service(target: str, app_dir: str) -> Service:
-    """Import and return the service of a target. Raises ServeError."""
+    """Import and return the service of a target. Raises ServeError, or TargetImportError for an error of its code."""
     location, colon, name = target.partition(":")
     if not location or (colon and not name):
         raise ServeError(f"{target!r}: {_EXPECTED}")
@@ -152,7 +151,7 @@ def _only_service(module: ModuleType, location: str) -> Service:
 def _find_service(module: ModuleType, location: str, name: str) -> Service:
     """Return the service with this name in a module, or, if ``()`` follows the name, the result of the function.
 
-    Raises ServeError if that is no service.
+    Raises ServeError if that is no service, TargetImportError if the function raises an exception.
     """
     path, is_call = name.removesuffix("()"), name.endswith("()")
     found: Any = module
@@ -174,7 +173,7 @@ def _find_service(module: ModuleType, location: str, name: str) -> Service:
 
 
 def _service_names(module: ModuleType) -> list[str]:
-    """Return the names of the services that a module defines."""
+    """Return the names of all services among a module's globals, also of imported ones."""
     return [name for name, value in vars(module).items() if isinstance(value, Service)]
 
 

@@ -98,7 +98,7 @@ class SupervisedWorker:
         self._send(messages.Serving())
 
     def _send(self, message: messages.WorkerMessage) -> bool:
-        """Send a message; return False if the socket is full. Does nothing if the supervisor has gone."""
+        """Send a message; return False if the socket is full. If the supervisor has gone, return True all the same."""
         try:
             self._socket.send(messages.encode(message))
         except BlockingIOError:
@@ -108,9 +108,10 @@ class SupervisedWorker:
         return True
 
     def _receive_message(self) -> tuple[messages.SupervisorMessage, list[int]] | None:
-        """Return the next message with its descriptors, or None at the end. Raises BlockingIOError if there is none.
+        """Return the next message with its descriptors, or None at the end; the caller closes the descriptors.
 
-        The descriptor of a client is missing if this process could not take it, even with the spare descriptor.
+        Waits for a message until the event loop runs; from then on, raises BlockingIOError if there is none. The
+        descriptor of a client is missing if this process could not take it, even with the spare descriptor.
         """
         self._spare_descriptor.close()
         try:

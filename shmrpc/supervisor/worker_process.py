@@ -132,7 +132,7 @@ class WorkerProcess:
         return sum(load.connections.values()) + load.arriving + self._adopted - load.adopted + self.pending_queries
 
     def start_serving(self) -> None:
-        """Let the worker serve."""
+        """Let the worker serve. Does not wait; does nothing if the worker has gone."""
         self._send(messages.StartServing())
 
     def _send(self, order: messages.SupervisorMessage) -> bool:
@@ -144,7 +144,10 @@ class WorkerProcess:
         return True
 
     async def is_responsive(self) -> bool:
-        """Return True if the worker answers a query in time. A client of a stopped worker would wait for it."""
+        """Return True if the worker answers a query within 0.25 s; otherwise mark it as silent until it answers.
+
+        Return False at once, without that mark, if the query cannot be sent. Callers share a query that is open.
+        """
         if self._reply_waiter is None:
             if not self._send(messages.StatusQuery()):
                 return False
@@ -186,7 +189,10 @@ class WorkerProcess:
             self._silence_timer = None
 
     def adopt(self, service: str, accepted: socket.socket) -> bool:
-        """Pass a client to the worker; return False if that fails. If the worker dies, the client is disconnected."""
+        """Pass a client to the worker; return False if that fails. If the worker dies, the client is disconnected.
+
+        Does not wait. The caller closes ``accepted`` in both cases.
+        """
         try:
             packet = messages.encode(messages.AdoptClient(service))
             socket.send_fds(self._socket, [packet], [accepted.fileno()], socket.MSG_DONTWAIT)
@@ -197,7 +203,10 @@ class WorkerProcess:
         return True
 
     def shed(self, clients: int) -> None:
-        """Have the worker ask so many of its clients to reconnect, so that they come to other workers."""
+        """Have the worker ask so many of its clients to reconnect, so that they come to other workers.
+
+        Does nothing if the message cannot be sent.
+        """
         self._send(messages.ShedClients(clients))
 
     def _on_packet(self) -> None:
@@ -229,7 +238,7 @@ class WorkerProcess:
                 self.failure, self.failure_is_usage = reason, is_usage
 
     def drain(self) -> None:
-        """Order the worker to end gracefully. Idempotent."""
+        """Order the worker to end gracefully, without a wait; :meth:`stop_now` follows if it is late. Idempotent."""
         if not self.is_dismissed:
             self.is_dismissed = self.draining = True
             # The signal reaches the worker even while an endpoint occupies its loop. The signal goes first: a worker
@@ -241,7 +250,7 @@ class WorkerProcess:
             self._stop_in(self._grace + CLOSE_TIMEOUT + _STOP_MARGIN, self.stop_now)
 
     def stop_now(self) -> None:
-        """Order the worker to end at once."""
+        """Order the worker to end at once, without a wait; kill the worker if it lives some seconds later."""
         self.drain()
         self._signal_stop(_MAX_SIGNALS)
 
@@ -267,7 +276,10 @@ class WorkerProcess:
         self.process.kill()
 
     def has_ended(self) -> bool:
-        """Return True if the worker has ended; release its resources then."""
+        """Return True if the worker has ended: its exit status, last messages and resources are then collected.
+
+        Do not call this again after True.
+        """
         if self.process.poll() is None:
             return False
         while self._loop.remove_reader(self._socket):  # Its last messages may not have been read.
@@ -286,7 +298,7 @@ class WorkerProcess:
 
     @property
     def exit_description(self) -> str:
-        """Way in which the worker has ended, as the predicate of a sentence."""
+        """Way in which the worker has ended, as the predicate of a sentence. Read this after the end."""
         code = self.process.returncode
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"

@@ -43,7 +43,8 @@ def main() -> None:
 def become_worker(control: socket.socket, request: SpawnRequest, *, has_program: bool) -> None:
     """Apply the settings of a request to this process, and run its tasks until the pool closes the connection.
 
-    ``has_program``: True if this process has imported the program.
+    ``has_program``: True if this process has imported the program. Raises OSError or ValueError for a setting that the
+    system refuses.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

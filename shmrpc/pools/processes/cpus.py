@@ -29,14 +29,17 @@ def thread_limits(workers: int) -> dict[str, str]:
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = Path("/proc/self/cgroup")) -> int:
-    """Return the number of CPUs in the affinity of this process, or fewer if its cgroup limits CPU time; at least 1."""
+    """Return the number of CPUs in the affinity of this process, or fewer if its cgroup limits CPU time; at least 1.
+
+    A limit that is no whole number of CPUs is rounded up.
+    """
     count = len(os.sched_getaffinity(0))
     quota = min(_quotas(cgroups, own_cgroup), default=math.inf)
     return max(1, min(count, math.ceil(quota) if math.isfinite(quota) else count))
 
 
 def _quotas(cgroups: Path, own_cgroup: Path) -> list[float]:
-    """Return the quotas, in CPUs, of the cgroup of this process and of the cgroups above it."""
+    """Return the quotas, in CPUs, of the cgroup of this process and of those above it; infinity for one without."""
     found: list[float] = []
     try:
         lines = own_cgroup.read_text().splitlines()

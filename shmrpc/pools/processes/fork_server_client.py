@@ -40,7 +40,8 @@ class ForkServerLostError(Exception):
 class ForkServerClient:
     """A pool's connection to its fork server, :mod:`shmrpc.pools.processes.fork_server`.
 
-    The constructor starts the process. Only one thread at a time may call ``start`` or ``fork``.
+    The constructor starts the process, and raises OSError if that fails; the owner closes the client, also after an
+    error of ``start`` or ``fork``. Only one thread at a time may call these two.
     """
 
     def __init__(self, environment: dict[str, str], lifeline: int, *, imports_program: bool) -> None:
@@ -58,7 +59,10 @@ class ForkServerClient:
         self.is_ready = False
 
     def start(self) -> None:
-        """Send the setup, and wait until the fork server can fork. Raises ForkServerIncompatibleError otherwise."""
+        """Send the setup, and wait without limit until the fork server can fork.
+
+        Raises ForkServerIncompatibleError, with the reason, if the fork server cannot fork, or dies.
+        """
         try:
             with own_pidfd() as master:
                 answer, _ = self._request(self._setup, master, None)
@@ -71,7 +75,8 @@ class ForkServerClient:
     def fork(self, request: SpawnRequest) -> SpawnedProcess:
         """Have the server fork a worker; return its process.
 
-        Raises ForkServerLostError, or OSError if the system allows no process.
+        Raises ForkServerLostError if the server has died or does not answer within 5 s, or OSError if the system allows
+        no process.
         """
         pool_end, worker_end = control_pair()
         with worker_end, contextlib.ExitStack() as stack:
@@ -133,7 +138,7 @@ class ForkServerClient:
         return self._statuses.get(pid)
 
     def kill(self) -> None:
-        """Kill the fork server."""
+        """Kill the fork server, without a wait."""
         self._process.kill()
 
     def wait_reaped(self) -> None:
@@ -145,7 +150,7 @@ class ForkServerClient:
                     break
 
     def close(self) -> None:
-        """Kill the fork server, and close the connection to it."""
+        """Kill the fork server, wait for its end, and close the connection to it."""
         self.kill()
         self._process.wait()
         with self._receiving:

@@ -46,7 +46,7 @@ def start_python(
 
 @contextlib.contextmanager
 def own_pidfd() -> Iterator[int]:
-    """Open a pidfd of this process; yield it, and close it at the end."""
+    """Open a pidfd of this process; yield it, and close it at the end. Raises OSError."""
     pidfd = os.pidfd_open(os.getpid())
     try:
         yield pidfd
@@ -55,7 +55,7 @@ def own_pidfd() -> Iterator[int]:
 
 
 def control_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets: the pool's end and the worker's end."""
+    """Return two connected, blocking sockets: the pool's end and the worker's end. Raises OSError."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

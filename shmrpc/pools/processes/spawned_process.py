@@ -17,7 +17,10 @@ _KILL_SECONDS: Final = 5.0
 
 
 class SpawnedProcess:
-    """The process of a worker. ``read_status`` returns its exit status, or None while the status is unknown."""
+    """The process of a worker. ``read_status`` returns its exit status, or None while the status is unknown.
+
+    Owns the pidfd and the socket until :meth:`close`. Signals raise OSError after that.
+    """
 
     def __init__(self, pid: int, pidfd: int, control: socket.socket, read_status: Callable[[], int | None]) -> None:
         self.pid = pid
@@ -33,11 +36,11 @@ class SpawnedProcess:
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
-        """Kill the process."""
+        """Kill the process, unless it has ended. Does not wait."""
         self.send_signal(signal.SIGKILL)
 
     def is_stopped(self) -> bool:
-        """Return True if a signal has stopped the process."""
+        """Return True if a signal or a debugger has stopped the process; False if it runs or has ended."""
         try:
             with open(f"/proc/{self.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -45,7 +48,7 @@ class SpawnedProcess:
             return False
 
     def has_ended(self, timeout: float = 0.0) -> bool:
-        """Wait at most ``timeout`` seconds for the end of the process; return True if it has ended."""
+        """Wait at most ``timeout`` seconds for the end of the process; return True if it has ended, or is closed."""
         return self.pidfd < 0 or wait_readable(self.pidfd, timeout)
 
     def status(self) -> int | None:
@@ -53,7 +56,10 @@ class SpawnedProcess:
         return self.read_status() if self.has_ended() else None
 
     def wait(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for the end of the process; then kill it, and wait at most 5 s more."""
+        """Wait at most ``timeout`` seconds for the end of the process; then kill it, and wait at most 5 s more.
+
+        Blocks the thread.
+        """
         if not self.has_ended(timeout):
             self.kill()
             self.has_ended(_KILL_SECONDS)

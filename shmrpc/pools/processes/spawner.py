@@ -40,7 +40,10 @@ class SpawnSettings:
     by_value: bool = False
 
     def request_for(self, number: int) -> SpawnRequest:
-        """Return the request for the worker with this number."""
+        """Return the request for the worker with this number.
+
+        Raises FileNotFoundError if the working directory has been removed.
+        """
         cpu = self.cpus[number % len(self.cpus)] if self.cpus else None
         return SpawnRequest(number, spawn_preparation(), cpu, self.memory, self.by_value)
 
@@ -60,7 +63,7 @@ class Spawner:
         self._is_closed = False
 
     def spawn(self, number: int) -> SpawnedProcess:
-        """Start a worker, and return its process. Slow: call in a thread.
+        """Start a worker, and return its process. Slow: call in a thread. Thread-safe: one call starts after another.
 
         Raises OSError if no process can be started, or after stop().
         """
@@ -102,13 +105,16 @@ class Spawner:
             self._fork_server = None
 
     def stop(self) -> None:
-        """Start no more workers: a spawn() that waits for the program's import raises OSError."""
+        """Start no more workers: a spawn() that waits for the program's import raises OSError. Does not wait."""
         self._is_closed = True
         if (fork_server := self._fork_server) is not None and not fork_server.is_ready:
             fork_server.kill()
 
     def close(self) -> None:
-        """End the fork server, after it has reaped the workers. Call this method when all workers have ended."""
+        """End the fork server, after it has reaped the workers. Call this when all workers have ended. Idempotent.
+
+        Waits for a spawn() that runs, and at most a second for the workers to be reaped: call in a thread.
+        """
         self.stop()
         with self._lock:
             if self._fork_server is not None:

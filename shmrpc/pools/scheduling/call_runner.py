@@ -63,10 +63,11 @@ class CallRunner:
     async def run(
         self, function: Callable[..., Any] | TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run one task and return its result.
+        """Run one task and return its result. Cancelling this coroutine stops the task.
 
-        Raises what the task raises; WorkerDied if its worker dies, after the retries; EncodeError for arguments that
-        cannot be sent; or the error with which the pool has closed.
+        Raises what the task raises, with TaskStopIterationError in the place of StopIteration; WorkerDied if its worker
+        dies, after the retries; EncodeError or DecodeError for a function, arguments or a result that cannot be sent or
+        read; TypeError for no function; or the error with which the pool has closed.
         """
         if self._lifecycle.closed_error is not None:
             raise self._lifecycle.closed_error
@@ -137,7 +138,7 @@ class CallRunner:
     def run_submitted(
         self, future: TaskFuture[Any], function: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Run one task in the background, and set its result or its exception in a future."""
+        """Run one task in the background, and set its result or its exception in a future, unless it is cancelled."""
         task = self._lifecycle.loop.create_task(self._run_submitted(future, function, args, kwargs))
         self._lifecycle.calls.add(task)
         task.add_done_callback(functools.partial(self._on_submitted_done, future))

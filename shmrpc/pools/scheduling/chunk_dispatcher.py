@@ -59,7 +59,7 @@ class ChunkDispatcher:
         self.dispatch()
 
     def schedule_dispatch(self, source: SubmitSource) -> None:
-        """Dispatch the tasks that a source gets in this iteration of the event loop, all together."""
+        """Dispatch the tasks that a source gets in this iteration of the event loop, all together, in the next one."""
         if self._dispatch_handle is None:
             self._dispatch_handle = self._lifecycle.loop.call_soon(self._dispatch_pending)
         self.pending_sources[source] = None
@@ -199,7 +199,7 @@ class ChunkDispatcher:
             self.add(source)
 
     def cancel_submitted(self) -> None:
-        """Cancel the submitted tasks that have not begun, including those that workers have."""
+        """Cancel the submitted tasks of chunks that have not begun, including those that workers have."""
         sources: set[TaskSource] = {*self._sources, *self.pending_sources}
         for worker in self._workers.workers:
             for slot, chunk in worker.slots.items():
@@ -212,7 +212,10 @@ class ChunkDispatcher:
             source.cancel_unbegun()
 
     def remove(self, source: TaskSource) -> None:
-        """Remove a source whose results have no reader left, and stop its tasks."""
+        """Remove a source whose results have no reader left, and stop its tasks in the background.
+
+        Takes back those that have not begun. A worker whose task lives on after the grace period is killed.
+        """
         if source in self._sources:
             self._sources.remove(source)
         for worker in self._workers.workers:
@@ -224,7 +227,7 @@ class ChunkDispatcher:
                         self._lifecycle.start(self._stop_chunk(worker, slot, chunk))
 
     async def _stop_chunk(self, worker: RemoteWorker, slot: int, chunk: Chunk) -> None:
-        """Interrupt the task of a chunk; kill the worker if the task has not ended after the grace period."""
+        """Interrupt the task of a chunk; kill the worker if the chunk has not ended after the grace period."""
         if worker.slots.get(slot) is not chunk:
             return
         worker.interrupt(slot)

@@ -59,7 +59,10 @@ class TaskSource(ABC):
         return max(1, min(MAX_CHUNK_TASKS, int(TARGET_CHUNK_SECONDS / max(seconds, 1e-9))))
 
     def split(self, chunk: Chunk, limit: int) -> Chunk:
-        """End a chunk before task ``limit``, and put the rest back; return the rest as a chunk of its own."""
+        """End a chunk before task ``limit``, and put the rest back; return the rest as a chunk of its own.
+
+        The caller has taken the tasks of the rest back from the worker. Dispatches nothing.
+        """
         rest = Chunk(self, chunk.items[limit : chunk.limit])
         chunk.limit = limit
         self._insert_after(chunk, rest)
@@ -67,11 +70,11 @@ class TaskSource(ABC):
         return rest
 
     def put_back(self, chunk: Chunk) -> None:
-        """Put back a chunk that no worker has got."""
+        """Put back a chunk that no worker has got: it is the next one. Dispatches nothing."""
         self._returned.append(chunk)
 
     def cancel_unbegun(self) -> None:  # noqa: B027  A map has no futures.
-        """Cancel the futures of tasks that have not begun."""
+        """Cancel the futures of tasks that have not begun. Does nothing here."""
 
     @abstractmethod
     def _insert_after(self, chunk: Chunk, rest: Chunk) -> None:
@@ -83,7 +86,7 @@ class TaskSource(ABC):
 
     @abstractmethod
     def deliver(self, chunk: Chunk, results: list[Any]) -> None:
-        """Accept the results of the next tasks of a chunk."""
+        """Accept the results of the next tasks of a chunk, in order; a RemoteFailure is that of a failed task."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:

@@ -96,7 +96,7 @@ class CoroutineSeats:
     async def free_quarantined(self, ping: Callable[[], Awaitable[object]]) -> None:
         """Free the quarantined seats, each after the worker has answered a ``ping``.
 
-        The answer proves that the worker has received everything that was sent before.
+        The answer proves that the worker has received everything that was sent before. Raises what ``ping`` raises.
         """
         while count := len(self._quarantined):
             await ping()

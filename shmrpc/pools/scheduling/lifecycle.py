@@ -32,7 +32,7 @@ class PoolLifecycle:
         self._shutdowns: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Accept calls, in the running event loop."""
+        """Accept calls, in the running event loop. Raises LocalProtocolError if no loop of asyncio runs."""
         self.loop, self.closed_error = running_loop(), None
 
     def check_open(self) -> None:
@@ -57,14 +57,17 @@ class PoolLifecycle:
             self.fail(error if isinstance(error, Exception) else PoolBroken(f"the pool is broken: {error!r}"))
 
     def start_shutdown(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a coroutine, for which the closing of the pool waits; return its asyncio task."""
+        """Start a coroutine, for which the closing of the pool waits; return its asyncio task.
+
+        Its exception does not break the pool.
+        """
         task = self.loop.create_task(coroutine)
         self._shutdowns.add(task)
         task.add_done_callback(self._shutdowns.discard)
         return task
 
     def fail(self, error: Exception) -> None:
-        """Close the pool for new calls, and fail everything that waits. The first error counts."""
+        """Close the pool for new calls, and fail everything that waits. The first error counts. Ends no worker."""
         if self.closed_error is None:
             self.closed_error = error
         self._on_fail(self.closed_error)

@@ -130,7 +130,8 @@ class MapSource(TaskSource):
     async def read(self) -> list[Any] | None:
         """Wait for the next results and return them; return None after the last ones, or after :meth:`close`.
 
-        Raises what an iterable raised, or the error with which the pool has closed.
+        Only one reader at a time. A RemoteFailure is in the place of the result of a task that has failed. Raises what
+        an iterable raised, or the error with which the pool has closed.
         """
         while not (ready := self._take_ready()):
             if self.report is not None:

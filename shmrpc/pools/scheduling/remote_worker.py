@@ -44,7 +44,10 @@ _ENCODE_ERROR_PREFIX = re.compile(r"^initialize\(\): an argument cannot be sent 
 
 
 class RemoteWorker:
-    """A worker, from the start of its process to the end."""
+    """A worker, from the start of its process to the end.
+
+    Made in the pool's event loop. The constructor raises OSError if memory or sockets cannot be created or sent.
+    """
 
     def __init__(self, number: int, process: SpawnedProcess) -> None:
         self.number, self.process, self.pid = number, process, process.pid
@@ -93,7 +96,10 @@ class RemoteWorker:
         self.run_async, self.ping = self._client.run_async, self._client.ping
 
     async def import_program(self) -> Any:
-        """Have the worker import the program; return the names that it defines, or a RemoteFailure."""
+        """Have the worker import the program; return the names that it defines, or a RemoteFailure.
+
+        Raises ConnectionLost if the worker dies, as do the other calls of the worker.
+        """
         found = await self._client.import_program()
         return read_result(found, "import_program") if type(found) is LazyPickle else found
 
@@ -124,7 +130,10 @@ class RemoteWorker:
         return bool(self.slots or self.coroutines.count)
 
     async def ensure_function_sent(self, function: TaskFunction) -> None:
-        """Send a function to the worker, unless the worker has it. Harmless if two tasks send the function."""
+        """Send a function to the worker, unless the worker has it. Harmless if two tasks send the function.
+
+        Waits until the worker has loaded the function. Raises ConnectionLost if the worker dies.
+        """
         if function.number not in self.known_functions:
             await self._client.define(function.number, function.reference)
             self.known_functions.add(function.number)
@@ -136,7 +145,7 @@ class RemoteWorker:
         self.task_count += len(chunk.items)
 
     def open_call(self, caller: asyncio.Task[Any] | None) -> None:
-        """Open the first slot for a single call."""
+        """Open the first slot for a single call, before the call is sent. ``caller``: the task that waits for it."""
         self.caller = caller
         self.progress.open(0, 1)
         self.slots[0] = None
@@ -176,6 +185,7 @@ class RemoteWorker:
         """Have the worker run a chunk; yield batches of results.
 
         The last batch ends with the duration of the chunk in seconds. The reader of a batch clears the list after use.
+        Raises ConnectionLost if the worker dies, and the errors of arguments and results that cannot be sent.
         """
         source = chunk.source
         await self.ensure_function_sent(source.function)
@@ -213,14 +223,14 @@ class RemoteWorker:
         return [*read_results([result], source.function.name), seconds]
 
     async def forget_function(self, function: int) -> None:
-        """Have the worker forget a function."""
+        """Have the worker forget a function. Does nothing if the worker has died or lacks the function."""
         if function in self.known_functions:
             self.known_functions.discard(function)
             with contextlib.suppress(ConnectionLost):
                 await self._client.forget(function)
 
     async def forget_file(self, file: int) -> None:
-        """Have the worker forget a file of shared values."""
+        """Have the worker forget a file of shared values, by its inode. Does nothing if the worker has died."""
         with contextlib.suppress(ConnectionLost):
             await self._client.forget_file(file)
 
@@ -241,10 +251,10 @@ class RemoteWorker:
         self.process.kill()
 
     async def shut_down(self, grace: float, is_patient: Callable[[], bool] = lambda: False) -> None:
-        """Close the connection, upon which the process ends; kill the process if it lives ``grace`` seconds later.
+        """Close the connection, and wait for the process to end; kill it if it lives ``grace`` seconds later.
 
         As long as ``is_patient`` returns True, threads and children that tasks have left in the process may go on,
-        unless the process is stopped.
+        unless the process is stopped. Closes the descriptors of the process at the end.
         """
         may_go_on = is_patient() and not self.slots and await self._has_leftover_work(grace)
         await self._client.close()
@@ -256,7 +266,7 @@ class RemoteWorker:
         self._log_receiver.close()
 
     async def _has_leftover_work(self, grace: float) -> bool:
-        """Ask the worker whether tasks have left threads or children; return False without an answer."""
+        """Ask the worker whether tasks have left threads or children; return False after ``grace`` s without answer."""
         with contextlib.suppress(TimeoutError, ShmrpcError):
             async with asyncio.timeout(grace):
                 return bool(await self._client.has_leftover_work())
@@ -270,7 +280,10 @@ class RemoteWorker:
 
 
 def _share_progress(process: SpawnedProcess, log_socket: socket.socket) -> _core.WorkerProgress:
-    """Create the memory that a pool and a worker share, and send it to the worker, with the worker's log socket."""
+    """Create the memory that a pool and a worker share, and send it to the worker, with the worker's log socket.
+
+    Return the pool's mapping. The caller closes the log socket. Raises OSError.
+    """
     file = os.memfd_create("shmrpc-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(file, 0, _core.WorkerProgress.SIZE)

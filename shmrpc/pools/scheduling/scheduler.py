@@ -49,14 +49,15 @@ class Scheduler:
             self._dispatch()
 
     def remove(self, worker: RemoteWorker) -> None:
-        """Remove a worker from the idle ones."""
+        """Remove a worker from the idle ones, if it is one of them."""
         if worker in self.idle:
             self.idle.remove(worker)
 
     async def wait_for_worker(self) -> RemoteWorker:
-        """Wait for an idle worker; return it with its first slot reserved.
+        """Wait for an idle worker; return it with its first slot reserved, which the caller releases.
 
-        Raises the error with which the pool closes, and CancelledError after :meth:`cancel_waiters`.
+        Call this while the pool is open. Raises the error with which the pool closes, and CancelledError after
+        :meth:`cancel_waiters`.
         """
         if self._is_cancelling:
             raise asyncio.CancelledError
@@ -70,7 +71,7 @@ class Scheduler:
             raise
 
     def release_slot(self, worker: RemoteWorker, slot: int) -> None:
-        """Free a slot whose task or chunk has ended, and give the worker the next work."""
+        """Free a slot whose task or chunk has ended, and give the worker the next work. Ignores a free slot."""
         worker.slots.pop(slot, None)
         worker.stopping_slots.discard(slot)
         if not worker.slots:
@@ -91,7 +92,10 @@ class Scheduler:
             self.release_slot(worker, slot)
 
     def stop_task(self, worker: RemoteWorker, slot: int) -> None:
-        """Stop the task in a slot in the background: take it back, else interrupt it, else kill its worker."""
+        """Stop the task in a slot in the background: take it back, else interrupt it, else kill its worker.
+
+        The worker is killed after the grace period. The slot is freed at the end.
+        """
         worker.stopping_slots.add(slot)
         self._lifecycle.start(self._stop_task(worker, slot))
 

@@ -39,7 +39,7 @@ class WorkStealer:
         self._batch_chunks = 0
 
     def stop(self) -> None:
-        """Stop the timers."""
+        """Stop the timers for good."""
         for timer in (self._rebalance_timer, self.check_timer):
             if timer is not None:
                 timer.cancel()

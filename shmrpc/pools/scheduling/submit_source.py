@@ -22,7 +22,7 @@ class SubmitSource(TaskSource):
         self.is_pending = False
 
     def take_only_task(self) -> tuple[TaskFuture[Any], tuple[Any, ...]] | None:
-        """Remove the only waiting task; return its future and arguments.
+        """Remove the only waiting task; return its future, which is not marked as running, and its arguments.
 
         Return None if several tasks wait, or none, or if a chunk was put back.
         """
@@ -74,7 +74,7 @@ class SubmitSource(TaskSource):
             del self._futures[chunk]
 
     def fail(self, error: BaseException) -> None:
-        """Fail the futures of all tasks."""
+        """Fail the futures of all tasks without a result, waiting and in chunks, and forget them."""
         waiting = [future for future, _ in self.waiting]
         self.waiting.clear()
         running = [future for chunk, futures in self._futures.items() for future in futures[chunk.delivered :]]

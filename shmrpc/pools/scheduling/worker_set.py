@@ -79,7 +79,7 @@ class WorkerSet:
         self.replaced = 0
 
     async def start(self) -> None:
-        """Start the workers, and wait until one is ready, or the pool has broken."""
+        """Start the workers, and wait until all are ready, or the pool has broken, which the caller checks."""
         lifecycle = self._lifecycle
         self.resize(self.size)
         await asyncio.wait([task for task in lifecycle.background if task.get_name() == _STARTING])
@@ -87,7 +87,7 @@ class WorkerSet:
             await asyncio.wait(lifecycle.background)
 
     def resize(self, size: int) -> None:
-        """Change the number of workers. Surplus workers end after their present tasks."""
+        """Change the number of workers in the background. Surplus workers end after their present tasks."""
         self.size = size
         for number in range(size):
             if number not in self._numbers:
@@ -144,7 +144,10 @@ class WorkerSet:
         return self._lifecycle.closed_error is None and number < self.size
 
     async def _initialize(self, worker: RemoteWorker) -> Any:
-        """Have a worker import the program and call the initializer; return None, or a RemoteFailure."""
+        """Have a worker import the program and call the initializer; return None, or a RemoteFailure.
+
+        Raises EncodeError if the initializer or its arguments cannot be sent, ConnectionLost if the worker dies.
+        """
         names = await worker.import_program()
         if type(names) is RemoteFailure:
             return names
@@ -156,7 +159,7 @@ class WorkerSet:
         return await worker.initialize(reference, self.options.initargs, current_levels())
 
     async def _spawn(self, number: int) -> SpawnedProcess:
-        """Start a process, and return it. Uses a thread, because the start takes some milliseconds."""
+        """Start a process in a thread, and return it. Raises OSError. If cancelled, kills it in the background."""
         spawning = asyncio.ensure_future(asyncio.to_thread(self._spawner.spawn, number))
         try:
             return await asyncio.shield(spawning)
@@ -165,7 +168,7 @@ class WorkerSet:
             raise
 
     def _shut_down(self, worker: RemoteWorker) -> asyncio.Task[None]:
-        """Shut down a worker in the background; return the asyncio task that does so."""
+        """Mark a worker as gone, and shut it down in the background; return the asyncio task that does so."""
         worker.is_gone = True
         return self._lifecycle.start_shutdown(worker.shut_down(self.options.grace, lambda: self.is_patient))
 
@@ -218,7 +221,7 @@ class WorkerSet:
     async def death_error(self, worker: RemoteWorker, function: TaskFunction, *, begun: bool = True) -> Exception:
         """Return the error of a task with which a worker has died, or the error with which the pool has closed.
 
-        ``begun``: False if several workers died before they began the task.
+        Waits at most a second for the exit status. ``begun``: False if several workers died before they began the task.
         """
         if self._lifecycle.closed_error is not None:
             return self._lifecycle.closed_error
@@ -226,7 +229,10 @@ class WorkerSet:
         return worker_died_error(worker, function.name, begun=begun)
 
     def broadcast_soon(self, notify: Callable[[RemoteWorker], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine for each worker in the pool's loop, without waiting for it. Safe in any thread."""
+        """Run a coroutine for each worker in the pool's loop, without waiting for it. Safe in any thread.
+
+        Does nothing in a forked child, and once the pool or its loop has closed.
+        """
         if self._owner_pid == os.getpid():
             with contextlib.suppress(RuntimeError):  # The loop has been closed.
                 self._lifecycle.loop.call_soon_threadsafe(self._broadcast, notify)
@@ -252,7 +258,7 @@ class WorkerSet:
         self.workers.clear()
 
     async def close_spawner(self) -> None:
-        """End the fork server. Call this once all workers have ended."""
+        """End the fork server, and wait for its end. Call this once all workers have ended."""
         await asyncio.to_thread(self._spawner.close)
 
 

@@ -25,7 +25,10 @@ FunctionReference = tuple[str, str, bytes, list[bytes]]
 
 
 class TaskFunction:
-    """A function of a pool, with its number, the reference that workers load, and the duration of its tasks."""
+    """A function of a pool, with its number, the reference that workers load, and the duration of its tasks.
+
+    The constructor raises EncodeError as :func:`make_reference` does.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -54,7 +57,7 @@ class TaskFunction:
         self.seconds: float | None = None
 
     def record_duration(self, seconds: float) -> None:
-        """Include the duration of a task in the moving average."""
+        """Include the duration of a task, in seconds, in the moving average."""
         self.seconds = seconds if self.seconds is None else 0.75 * self.seconds + 0.25 * seconds
 
 
@@ -136,7 +139,7 @@ class FunctionRegistry:
 
 
 def call_method(target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of an object by its name, in a worker; return its result."""
+    """Call a method of an object by its name, in a worker; return its result. Raises what the method raises."""
     return getattr(target, name)(*args, **kwargs)
 
 

@@ -40,7 +40,7 @@ def current_levels() -> Levels:
 def forward_records(end: socket.socket, levels: Levels) -> None:
     """Send the log records of this worker to the pool's process from now on, and set the levels of its loggers.
 
-    Does nothing if the root logger has a handler.
+    Does nothing if the root logger has a handler. The caller keeps ``end`` open.
     """
     if logging.root.handlers:
         return
@@ -66,7 +66,10 @@ class _SocketHandler(logging.Handler):
             self.handleError(record)
 
     def _send(self, record: logging.LogRecord) -> None:
-        """Send a record; leave out fields that cannot be pickled, and cut off texts that are too long for a packet."""
+        """Send a record; leave out fields that cannot be pickled, and cut off texts that are too long for a packet.
+
+        Waits while the socket is full. Raises OSError if the record cannot be sent.
+        """
         text = record.getMessage()
         traceback = record.exc_text
         if record.exc_info and not traceback:
@@ -100,7 +103,7 @@ _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)
 
 
 class LogReceiver:
-    """The pool's end of a worker's log socket, in the pool's event loop."""
+    """The pool's end of a worker's log socket, which the receiver closes, in the running event loop of the pool."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end, self._loop = end, asyncio.get_running_loop()

@@ -50,7 +50,7 @@ def read_result(pickled: LazyPickle, name: str) -> Any:
 
 
 def read_results(results: list[Any], name: str) -> list[Any]:
-    """Unpickle results of tasks, with a RemoteFailure in the place of a result that cannot be read."""
+    """Return results of tasks, unpickled, with a RemoteFailure in the place of a result that cannot be read."""
     return [_read_or_fail(each, name) if type(each) is LazyPickle else each for each in results]
 
 
@@ -72,7 +72,10 @@ class RemoteFailure:
 
     @classmethod
     def from_exception(cls, error: BaseException) -> Self:
-        """Make a failure from an exception: its description and traceback, and its pickle if one can be made."""
+        """Make a failure from an exception: its description and traceback, and its pickle if one can be made.
+
+        Does not raise for an exception that cannot be pickled.
+        """
         limit = _MAX_GROUP_BYTES if isinstance(error, BaseExceptionGroup) else frames.MIN_MAX_FRAME
         body = encode_failure(error, limit)
         try:
@@ -131,7 +134,10 @@ def _rebuild_exception(cls: type[BaseException], args: tuple[Any, ...], attribut
 
 
 def _pickle_checked(value: object, error: BaseException) -> bytes:
-    """Return a pickle of ``value``. Raises TypeError if unpickling gives an object of another class than ``error``."""
+    """Return a pickle of ``value``. Raises TypeError if unpickling gives an object of another class than ``error``.
+
+    Raises what pickling and unpickling raise.
+    """
     pickled = dumps(value)
     if type(pickle.loads(pickled)) is not type(error):
         raise TypeError("the pickle gives an object of another class")

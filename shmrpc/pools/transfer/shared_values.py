@@ -71,8 +71,8 @@ class SharedValues:
     def share(self, values: Sequence[Any]) -> list[Any]:
         """Write values into one file, and return the values as read from there. Slow: call in a thread.
 
-        Returns the values themselves if they have less than 1 KiB in all. Raises SharedMemoryError if there is no
-        memory, and what pickling raises.
+        Returns the values themselves if their pickles have less than 1 KiB in all. Raises SharedMemoryError if there is
+        no memory, and what pickling raises.
         """
         pickled = [_pickle(value) for value in values]
         if sum(each.size for each in pickled) < _MIN_SHARED_BYTES:
@@ -185,7 +185,7 @@ def _load_value(pid: int, descriptor: int, inode: int, size: int, parts: Sequenc
 
 
 def _map(pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
-    """Map a file through the descriptor of the pool's process. Raises SharedMemoryError."""
+    """Map a file through the descriptor of the pool's process. Raises SharedMemoryError if the pool has closed it."""
     try:
         with open(f"/proc/{pid}/fd/{descriptor}", "rb") as file:
             if os.fstat(file.fileno()).st_ino == inode:

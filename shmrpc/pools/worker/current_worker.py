@@ -46,7 +46,7 @@ def worker() -> Worker:
 
 
 def set_current_worker(number: int) -> None:
-    """Make this process the worker with this number."""
+    """Make this process the worker with this number, without a state so far."""
     global _current
     _current = Worker(number)
 

@@ -118,14 +118,14 @@ class TaskRunner:
         return None
 
     def define(self, number: int, reference: FunctionReference) -> None:
-        """Load a function under a number. If the function cannot be loaded, its tasks raise the error."""
+        """Load a function under a number. If it cannot be loaded, its tasks raise the error; this call does not."""
         try:
             self._functions[number] = load_function(reference)
         except BaseException as error:
             self._functions[number] = _make_raiser(error)
 
     def forget(self, number: int) -> None:
-        """Forget a function for which the pool sends no more tasks."""
+        """Forget a function for which the pool sends no more tasks. Ignores an unknown number."""
         self._functions.pop(number, None)
 
     def forget_file(self, file: int) -> None:
@@ -155,7 +155,7 @@ class TaskRunner:
         return result
 
     def run_timed(self, slot: int, number: int, args: Any) -> Any:
-        """Run one task as :meth:`run` does, and record its duration."""
+        """Run one task as :meth:`run` does, and record its duration, in nanoseconds, for the pool."""
         began = time.monotonic_ns()
         result = self.run(slot, number, args)
         self._progress.record_duration(slot, time.monotonic_ns() - began)

@@ -31,7 +31,8 @@ _MAX_IN_FLIGHT: Final = 100_000
 def run_worker(control: socket.socket, number: int, import_program: Callable[[], None]) -> None:
     """Run the tasks of the pool at the other end of ``control``, until that end closes.
 
-    ``import_program`` makes the program's ``__main__`` a module of this process, before the first task.
+    Call this once, in the main thread, for it sets a signal handler and a hook for forks. ``import_program`` makes the
+    program's ``__main__`` a module of this process, before the first task.
     """
     set_current_worker(number)
     internal_services.add(SERVICE)

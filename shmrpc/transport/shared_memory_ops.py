@@ -99,7 +99,7 @@ class SharedMemoryFallback:
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Allocate private memory. Raises SharedMemoryError if ``size`` is over ``max_memory`` or cannot be allocated."""
+        """Allocate private memory. Raises SharedMemoryError if ``size`` is over ``max_memory``, or without memory."""
         if self._max_memory is not None and size > self._max_memory:
             raise SharedMemoryError(
                 errno.ENOMEM, f"{size:,} bytes are over max_memory={self._max_memory:,}, the smaller of both sides'"

@@ -231,6 +231,7 @@ _UNREAD: Final = object()
 
 
 def _identity(value: Any) -> Any:
+    """Return the value unchanged."""
     return value
 
 

@@ -64,6 +64,7 @@ _MAX_HOP_TEXT: Final = 4_096
 
 @functools.cache
 def _failure_decoder() -> msgspec.msgpack.Decoder[Failure]:
+    """Return the decoder of failures, which all calls share."""
     return msgspec.msgpack.Decoder(Failure)  # Slow to build, and few servers decode a failure.
 
 
@@ -274,6 +275,7 @@ def _trim_traceback(error: BaseException) -> BaseException:
 
 
 def _is_internal(frame: Any) -> bool:
+    """Return True if a frame runs code of a module of shmrpc."""
     return str(frame.f_globals.get("__name__", "")).startswith("shmrpc.")
 
 

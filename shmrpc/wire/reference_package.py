@@ -73,4 +73,5 @@ def _build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _build_key(key: Any) -> Any:
+    """Return a key of a map with tuples in place of lists, which cannot be hashed."""
     return tuple(map(_build_key, key)) if isinstance(key, list) else key

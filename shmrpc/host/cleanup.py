@@ -119,7 +119,7 @@ def own_directories() -> list[Path]:
 
 
 def runtime_directory() -> Path:
-    """Return the path of the runtime directory for servers of this user."""
+    """Return the path of the runtime directory for servers of this user. Does not create or check it."""
     return runtime_directories()[0]
 
 
@@ -146,7 +146,7 @@ def take_lock(path: Path, *, create: bool) -> int | None:
     """Take the flock on the file at ``path`` and return its descriptor; return None if a process holds the lock.
 
     With ``create``, creates a missing file; without it, raises FileNotFoundError. Never returns the descriptor of a
-    file that was removed meanwhile. Raises OSError if the file cannot be opened.
+    file that was removed meanwhile. Closing it releases the lock. Raises OSError if the file cannot be opened.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     for _ in range(_MAX_LOCK_FILES):
@@ -462,7 +462,7 @@ def run(*, dry_run: bool, as_json: bool) -> tuple[str, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line of the script; return its exit status."""
+    """Run the command line of the script; return its exit status. Raises SystemExit for invalid arguments."""
     import argparse  # Few programs clean up.
 
     parser = argparse.ArgumentParser(description="Remove what dead shmrpc processes left, and nothing else.")

@@ -58,7 +58,9 @@ class ConnectRetry:
     def dial(self) -> socket.socket | None:
         """Make an attempt; return a socket as :func:`rendezvous.dial` does, or None if no server accepts the client.
 
-        Raises LocalProtocolError if the server's user is not trusted.
+        Keeps the reason of a failed attempt for :meth:`next_pause`. The caller owns the socket. Raises
+        LocalProtocolError if the server's user is not trusted or the directory is not safe, ValueError for an invalid
+        name, and SharedMemoryError if no descriptor is left.
         """
         self._no_answer = ""
         try:
@@ -76,7 +78,7 @@ class ConnectRetry:
         return None
 
     def record_failure(self, error: Exception) -> None:
-        """Record the error with which a server refused the client, unless the server did not answer at all."""
+        """Note and keep the error with which a server refused the client, unless the server did not answer at all."""
         if not self._no_answer:
             self._reason = f"the last server refused: {error}"
             self._note(str(error))
@@ -90,7 +92,7 @@ class ConnectRetry:
         return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
-        """Return the error for a server that has sent no welcome since ``since``; record it for :meth:`next_pause`."""
+        """Return the error for a server without a welcome since ``since`` (time.monotonic()); note and keep it."""
         self._no_answer_seconds = time.monotonic() - since
         self._no_answer = (
             f"the server of {self._service!r} ({describe_process(pid)}) does not answer: waited "
@@ -100,7 +102,7 @@ class ConnectRetry:
         return ConnectionLost(self._no_answer)
 
     def next_pause(self) -> float:
-        """Return the seconds until the next attempt. Raises ServiceUnavailable, with the reason, after the timeout."""
+        """Return the seconds to sleep before the next attempt. Raises ServiceUnavailable after the timeout."""
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             # An attempt near the end of the timeout proves less than an earlier reason of a server.

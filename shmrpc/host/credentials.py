@@ -16,7 +16,11 @@ NO_OTHER_USERS: Final[frozenset[int]] = frozenset()
 
 
 def peer_credentials(control: socket.socket) -> tuple[int, int]:
-    """Return the process id and the user id of the other end, as the kernel reports them."""
+    """Return the process id and the user id of the other end, as the kernel reports them.
+
+    They are those of the process that connected, called listen() or created the pair. The process id is 0 if the
+    process is not visible from here.
+    """
     pid, uid, _ = struct.unpack("iII", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid
 

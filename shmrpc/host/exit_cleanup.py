@@ -23,7 +23,10 @@ def release_at_forced_exit(holder: _Holder) -> None:
 
 
 def release_all() -> None:
-    """Remove the names of all registered holders, before an exit without any other cleanup. Ignores OSError."""
+    """Remove the names of all registered holders, before an exit without any other cleanup. Ignores OSError.
+
+    Safe in any thread. Does not end the process.
+    """
     for holder in list(_holders):
         with contextlib.suppress(OSError):
             holder.release()

@@ -15,7 +15,7 @@ class _Abandonable(Protocol):
     """An owner of descriptors."""
 
     def abandon(self) -> None:
-        """Close descriptors, and do nothing else."""
+        """Close descriptors, and do nothing else. Called in a forked child."""
 
 
 _owners: weakref.WeakSet[_Abandonable] = weakref.WeakSet()

@@ -21,7 +21,7 @@ def describe_process(pid: int | None, role: str = "") -> str:
 
 
 def describe_member(pid: int | None) -> str:
-    """Return a description of a process for a message; return "this process" for the id of this process."""
+    """Return "this process" for the id of this process, otherwise the result of :func:`describe_process`."""
     return "this process" if pid == os.getpid() else describe_process(pid)
 
 

@@ -22,7 +22,7 @@ def dial(service: str, allow_uids: Collection[int] = ()) -> socket.socket | None
 
     Raises ConnectionLost if the server's backlog is full, PermissionError if it admits only its own user,
     LocalProtocolError if it belongs to a user that this process does not trust, SharedMemoryError if no descriptor is
-    left, and the errors of :func:`~shmrpc.host.runtime_dir.socket_paths`.
+    left, and the errors of :func:`~shmrpc.host.runtime_dir.socket_paths`. The caller closes the socket.
     """
     for path in socket_paths(service, allow_uids):
         dialled = _dial(path, service, allow_uids)
@@ -83,8 +83,8 @@ class Packet(msgspec.Struct, frozen=True):
 def receive_packet(dialled: socket.socket, timeout: int = 0, spin: int = 0) -> Packet:
     """Receive and return the next packet of the handshake; return an empty one at the end of the connection.
 
-    Raises BlockingIOError after ``timeout`` nanoseconds, of which at most ``spin`` are spent spinning, and
-    SharedMemoryError if this process has no descriptors left for those of the packet.
+    The caller closes its descriptors. Raises BlockingIOError after ``timeout`` nanoseconds, of which at most ``spin``
+    are spent spinning, and SharedMemoryError if this process has no descriptors left for those of the packet.
     """
     try:
         data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, timeout, spin)

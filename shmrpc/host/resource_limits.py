@@ -35,7 +35,8 @@ def no_descriptor_error(number: int, purpose: str = "for a connection") -> Share
 def rendezvous_error(error: OSError, directory: Path, purpose: str) -> Exception | None:
     """Return the error for a runtime directory that is full or read-only, or for a lack of descriptors.
 
-    Returns None for any other cause. ``directory``: the runtime directory, or the one in which to create it.
+    Returns a SharedMemoryError, a LocalProtocolError if it is read-only, and None for any other cause. ``directory``:
+    the existing directory that ``error`` is about. ``purpose``: words for the message.
     """
     number = descriptor_errno(error)
     if number is not None:
@@ -60,7 +61,10 @@ def rendezvous_error(error: OSError, directory: Path, purpose: str) -> Exception
 
 
 def shm_full_error(number: int, size: int) -> SharedMemoryError:
-    """Return the error for a connection that finds no room for a segment of ``size`` bytes, or for its semaphores."""
+    """Return the error for a connection without room for a segment of ``size`` bytes, or for its semaphores.
+
+    ``number``: the errno. Examines the file system of shared memory to tell a lack of files from a lack of bytes.
+    """
     there = os.statvfs(SHM_DIRECTORY)
     if there.f_files and there.f_favail < _HANDSHAKE_FILES:
         return SharedMemoryError(

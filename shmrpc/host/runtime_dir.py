@@ -41,9 +41,10 @@ def check_name(service: str, what: str = "service name") -> str:
 
 
 def directory() -> Path:
-    """Return the directory for servers of this user. Raises LocalProtocolError if it is not safe.
+    """Return the directory for servers of this user. Raises LocalProtocolError if it is unsafe or cannot be created.
 
     A directory that ``$SHMRPC_DIRECTORY`` names must exist. A directory of the user's own is created if it is missing.
+    Raises SharedMemoryError if its file system is full.
     """
     shared = shared_directory()
     if shared is not None:
@@ -114,7 +115,8 @@ def directories(owners: Collection[int] = ()) -> list[Path]:
 def create_directories() -> list[Path]:
     """Create the missing runtime directories, as far as possible; return all :func:`directories`.
 
-    For a watcher: a name may appear in any of them.
+    For a watcher: a name may appear in any of them. Raises as :func:`directory` does for the first one, and ignores
+    errors of creating the others.
     """
     directory()
     for path in runtime_directories()[1:]:
@@ -226,7 +228,7 @@ def _socket_in(place: Path, service: str) -> str:
 
 
 def services(owners: Collection[int] = ()) -> list[str]:
-    """Return the sorted names of the services that have a socket, with or without a live server."""
+    """Return the sorted names of the services with a socket, live or not. Raises as :func:`directories` does."""
     sockets = (path.name for place in directories(owners) for path in place.glob("*.sock"))
     return sorted(names_of(SERVICE, sockets))
 

@@ -28,11 +28,12 @@ _LOCK_PAUSE: Final = 0.01
 class ServiceSocket:
     """The listening socket of a service, and the lock on the service's name.
 
-    Takes over the files that a dead server of this user has left. ``allow_uids``: users who may connect, besides the
-    own user and root.
+    Takes over the files that a dead server of this user has left; blocks for about 0.1 s if the name is in use. Listens
+    from its creation until :meth:`release`. ``allow_uids``: users who may connect, besides the own user and root.
 
     Raises ServiceInUse if a live server, or another user, has the name; LocalProtocolError if the directory is unsafe
-    or inaccessible, or if a file in it is not of shmrpc; SharedMemoryError without room or descriptors.
+    or inaccessible, or if a file in it is not of shmrpc; SharedMemoryError without room or descriptors; ValueError for
+    an invalid name or a path that is too long.
     """
 
     def __init__(self, service: str, allow_uids: Collection[int] = ()) -> None:
@@ -88,7 +89,7 @@ class ServiceSocket:
             raise _name_error(self._socket_path, service, error) from None
 
     def release(self) -> None:
-        """Remove the files and close the descriptors, those of the lock last. Does nothing in a forked child."""
+        """Remove the files and close the descriptors, the lock last. Idempotent. Does nothing in a forked child."""
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):  # The directory was removed, or is no longer accessible.

@@ -18,7 +18,7 @@ class SpareDescriptor:
         return self._descriptor >= 0
 
     def open(self) -> None:
-        """Open the spare descriptor if the system has one left. Idempotent."""
+        """Open the spare descriptor if the system has one left; see :attr:`is_open`. Idempotent."""
         if self._descriptor < 0:
             with contextlib.suppress(OSError):
                 self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)

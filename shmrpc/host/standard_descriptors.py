@@ -13,7 +13,8 @@ def keep_standard_descriptors() -> None:
     """Open ``/dev/null`` for each standard descriptor that is closed, so that no other file gets its number.
 
     libuv aborts the program if it has to close such a number, and a child would mistake the file for its standard
-    stream. Children inherit these descriptors, as they would those of a terminal.
+    stream. Children inherit these descriptors, as they would those of a terminal. Raises OSError if ``/dev/null``
+    cannot be opened.
     """
     try:
         while (opened := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _LAST:

@@ -24,7 +24,8 @@ def collect_reports(
 
     The ``pid`` of a report comes from the kernel; 0 if it is not visible from here. All servers are queried at once.
     ``on_silent`` is called with a message for each server that does not answer within :data:`control.STEP_TIMEOUT`.
-    A server that refuses this user is left out.
+    A server that refuses this user is left out. Blocks for at most that time. Raises LocalProtocolError if the runtime
+    directory is not safe, and SharedMemoryError if no descriptor is left.
     """
     reports, asked = [], dict[socket.socket, str]()
     with contextlib.ExitStack() as stack:

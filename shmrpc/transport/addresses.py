@@ -43,12 +43,16 @@ class Transport(Protocol):
         ...
 
 
-#: Address of a service: a URL, a transport, or a list of them, of which a client uses the first with a server.
+#: Address of a service: a URL, a transport, or a list of them, of which a client uses the first with a server. None
+#: means shared memory.
 At: TypeAlias = str | Transport | Sequence[str | Transport] | None
 
 
 def _parse_nats(rest: str) -> tuple[Transport, str]:
-    """Return the transport of a URL after ``nats://``, and the name of a service or "". Raises ValueError."""
+    """Return the transport of a URL after ``nats://``, and the name of a service or "".
+
+    Raises ValueError, whose text has no secret, for an invalid URL, and ImportError without nats-py.
+    """
     from shmrpc.transport.nats import address, transport  # Imported on use: few programs need it.
 
     try:
@@ -99,7 +103,10 @@ _S = TypeVar("_S")
 
 
 def _parse_url(url: str) -> tuple[Transport, str]:
-    """Return the transport of a URL, and the name of a service or "". Raises ValueError."""
+    """Return the transport of a URL, and the name of a service or "". The name is not checked.
+
+    Raises ValueError for an invalid URL or an unknown scheme, and ImportError if the transport's package is missing.
+    """
     scheme, separator, rest = url.partition("://")
     _check_slashes(url)
     if scheme not in TRANSPORTS or (not separator and scheme != _DEFAULT_SCHEME):
@@ -127,7 +134,8 @@ def _redact(url: str) -> str:
 def transport_at(at: str | Transport | None) -> Transport:
     """Return the transport of an address such as ``"memory://"``; None means shared memory.
 
-    Raises ValueError for an invalid URL or one with the name of a service, TypeError for another type.
+    A transport is returned unchanged. Raises ValueError for an invalid URL or one with the name of a service, TypeError
+    for another type, and ImportError if the package of the transport is missing.
     """
     if at is None:
         return ShmTransport()
@@ -144,7 +152,7 @@ def transport_at(at: str | Transport | None) -> Transport:
 
 
 def transports_at(at: At) -> list[Transport]:
-    """Return the transports of one address or several, in order. Raises ValueError or TypeError."""
+    """Return the transports of one address or several, in order. Raises as :func:`transport_at`, TypeError for []."""
     if at is None or isinstance(at, str) or hasattr(at, "inbox"):
         return [transport_at(at)]  # type: ignore[arg-type]
     if not isinstance(at, Sequence) or not at:
@@ -155,7 +163,8 @@ def transports_at(at: At) -> list[Transport]:
 def inboxes(at: At, options: ConnectionOptions) -> list[OpenInbox]:
     """Return the functions that open the inboxes of a server, one for each address.
 
-    Raises ValueError or TypeError for an invalid address, ValueError for an unsupported option.
+    Raises as :func:`transports_at` for an invalid address, and ValueError for an option that differs from its default
+    and that none of the transports supports.
     """
     transports = transports_at(at)
     return [transport.inbox(_options_for(transport, transports, options)) for transport in transports]
@@ -173,8 +182,9 @@ def _options_for(
 def find_transport(service: _S, at: At) -> tuple[Transport, _S | str]:
     """Return the transport to a service, and the service without its address.
 
-    ``service`` may be a URL that has both, such as ``"memory://calculator"``; ``at`` must then be None. Raises
-    ValueError or TypeError for an invalid address, or if an address is missing its service or given twice.
+    ``service`` may be a URL that has both, such as ``"memory://calculator"``; ``at`` must then be None. Any other
+    service is returned as given, and its name is not checked. Raises as :func:`transports_at` for an invalid address,
+    and ValueError if an address is missing its service or given twice.
     """
     if isinstance(service, str) and "://" in service:
         if at is not None:
@@ -203,12 +213,12 @@ class _FailoverTransport:
         raise NotImplementedError("a server has an inbox for each address")
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
-        """Return the function that connects a client to the first address with a server."""
+        """Return the function that connects a client to the first address with a server. Raises ValueError."""
         transports = self._transports
         return dial_first(service, [each.dial(service, _options_for(each, transports, options)) for each in transports])
 
     def thread_dial(self, service: str, options: ConnectionOptions) -> ThreadDial:
-        """Raise ValueError: a client for threads has one address."""
+        """Raise ValueError: a client for threads has one address. The error of a transport comes first, if any."""
         for transport in self._transports:
             transport.thread_dial(service, _options_for(transport, self._transports, options))
         raise ValueError("a client for threads has one address: give at= one URL")

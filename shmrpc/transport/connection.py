@@ -39,7 +39,10 @@ class CloseReason(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_goodbye(cls, goodbye: Goodbye, peer: str) -> CloseReason:
-        """Return the reason in the goodbye of a peer. ``peer``: description of the peer."""
+        """Return the reason in the goodbye of a peer. ``peer``: description of the peer for the message.
+
+        The error is a RemoteProtocolError if the peer reports a fault of this side, otherwise a ConnectionLost.
+        """
         if goodbye.fault:
             return cls(RemoteProtocolError(f"{peer} found a fault of ours: {goodbye.reason}"))
         return cls(ConnectionLost(f"{peer} closed the connection: {goodbye.reason}"), goodbye.reached)
@@ -50,7 +53,10 @@ OnEnd = Callable[[CloseReason], None]
 
 
 class Connection(ABC):
-    """Connection of a client in an event loop, as a session uses it."""
+    """Connection of a client in an event loop, as a session uses it.
+
+    Belongs to the loop that runs when it is created, and is used only in the thread of that loop.
+    """
 
     #: Address of the server, as a URL without a name or a secret.
     address: str
@@ -83,8 +89,9 @@ class Connection(ABC):
     ) -> None:
         """Deliver frames to ``on_frame`` from now on, and the end of the connection to ``on_end``.
 
-        ``pending`` holds the calls that wait for frames, by id. ``on_go_away`` is called when the server announces that
-        it takes no new calls.
+        Call this once, before the first :meth:`send`. ``pending`` holds the calls that wait for frames, by id; the
+        session keeps it up to date. ``on_go_away`` is called when the server announces that it takes no new calls.
+        ``on_end`` is called at most once, and not after :meth:`close`.
         """
         self._pending = pending
         self._on_frame = on_frame
@@ -102,21 +109,24 @@ class Connection(ABC):
 
     @abstractmethod
     async def wait_for_room(self) -> None:
-        """Wait until all sent frames have found room."""
+        """Wait until all sent frames have found room, or the connection has ended."""
 
     @abstractmethod
     def fault(self, error: Exception) -> None:
-        """Close the connection, and report the broken rule to the server."""
+        """Close the connection, and report the broken rule to the server and, as RemoteProtocolError, to ``on_end``."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection with a goodbye to the server. Idempotent.
+
+        Does not wait, and does not call ``on_end``: the session ends its waiting calls itself.
+        """
 
     async def wait_closed(self) -> None:  # noqa: B027
-        """Wait until the frames sent before :meth:`close` have left this process."""
+        """Wait until the frames sent before :meth:`close` have left this process. Returns at once unless overridden."""
 
     def drop(self) -> None:
-        """Close the connection with a ResourceWarning, because its client was dropped open."""
+        """Close the connection, if it is open, and issue a ResourceWarning, because its client was dropped open."""
         if self._open:
             self.close()
             warn_unclosed(self.service, self)
@@ -186,11 +196,14 @@ class ThreadConnection(Protocol):
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Send a request. Returns False if it waits for room."""
+        """Send a request. Returns False if it waits for room, and is sent later as the server reads.
+
+        Raises the errors of :mod:`shmrpc.transport.errors`: Overtaken if a call with a higher id has begun.
+        """
         ...
 
     def send(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Send a frame of a call that has begun. Returns False if it waits for room."""
+        """Send a frame of a call that has begun. Returns False if it waits for room. Raises as :meth:`begin`."""
         ...
 
     def is_stalled(self) -> bool:
@@ -202,7 +215,7 @@ class ThreadConnection(Protocol):
         ...
 
     def take_back(self, call_id: int, kinds: bytes, /) -> bool:
-        """Withdraw a frame of a call that waits for room, if its opcode is one of ``kinds``. Returns True if it was."""
+        """Withdraw a frame of a call that waits for room, if its kind is one of ``kinds``. Returns True if it was."""
         ...
 
     def allocate(self, size: int, /) -> Any:
@@ -214,11 +227,11 @@ class ThreadConnection(Protocol):
         ...
 
     def poll_close(self) -> CloseReason | None:
-        """Return the reason if the server has ended the connection, otherwise None."""
+        """Return the reason if the server has ended the connection, otherwise None. Does not wait."""
         ...
 
     def check_thread(self) -> None:
-        """Raise LocalProtocolError in a thread that would wait for itself."""
+        """Raise LocalProtocolError in the thread whose event loop serves this service. Call this before a wait."""
         ...
 
     def check_process(self) -> None:
@@ -230,11 +243,11 @@ class ThreadConnection(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection with a goodbye to the server, and wake the threads that wait. Idempotent."""
         ...
 
     def abandon(self) -> None:
-        """Close the connection without a message to the server."""
+        """Close the connection without a message to the server, and wake the threads that wait. Idempotent."""
         ...
 
 
@@ -246,7 +259,10 @@ ThreadDial = Callable[[float | None, Callable[[], None], Callable[[str], None]],
 
 
 def shapes_by_number(endpoints: list[str], shapes: list[Shape | None], peer: str) -> dict[int, Shape]:
-    """Return the shapes in a welcome by endpoint number. Raises RemoteProtocolError if their number is wrong."""
+    """Return the shapes in a welcome by endpoint number, without those that are None.
+
+    Raises RemoteProtocolError unless there are none or one for each endpoint. ``peer``: description for the message.
+    """
     if shapes and len(shapes) != len(endpoints):
         raise RemoteProtocolError(f"{peer} sent {len(endpoints)} endpoints, but {len(shapes)} shapes")
     return {number: shape for number, shape in enumerate(shapes) if shape is not None}

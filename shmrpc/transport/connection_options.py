@@ -85,18 +85,25 @@ def connection_options(
 
 @functools.lru_cache(maxsize=64, typed=True)
 def _cached_options(max_frame: int, max_memory: int, spin: float, codec: CodecName) -> ConnectionOptions:
-    """Return the options, which are made once for each combination. Raises as :class:`ConnectionOptions` does."""
+    """Return the options, which are made once for each combination.
+
+    Raises as :class:`ConnectionOptions` does, and TypeError for an option that cannot be hashed.
+    """
     return ConnectionOptions(max_frame, max_memory, spin, codec)
 
 
 def check_connecting(timeout: float, reconnect: bool) -> None:
-    """Raise ValueError or TypeError for invalid arguments of connect()."""
+    """Raise ValueError or TypeError unless ``timeout`` is a number of seconds, 0 to inf, and ``reconnect`` a bool."""
     check_seconds("timeout", timeout)
     check_flag("reconnect", reconnect)
 
 
 def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
-    """Return the users of ``allow_uids``. Raises TypeError or ValueError for an invalid one."""
+    """Return the users of ``allow_uids``.
+
+    Raises TypeError unless it is a collection of int, ValueError for an id out of range or the overflow id of this user
+    namespace.
+    """
     if isinstance(allow_uids, (str, bytes)) or not isinstance(allow_uids, Collection):
         raise TypeError(f"allow_uids: expected a list of user ids, got {allow_uids!r}")
     for uid in allow_uids:
@@ -113,6 +120,9 @@ def check_uids(allow_uids: Collection[int]) -> frozenset[int]:
 
 
 def explain_pickle_mismatch(client_pickles: bool) -> str:
-    """Return the reason for refusing a client if only one side has the codec of pickles."""
+    """Return the reason for refusing a client, of which only one side has the codec of pickles.
+
+    ``client_pickles``: True if that side is the client.
+    """
     sides = ("the client", "this server") if client_pickles else ("this server", "the client")
     return f"codec='pickle' is for both sides: {sides[0]} has it, and {sides[1]} has not"

@@ -22,6 +22,6 @@ UNSENT = (PeerLeft, Overtaken, Oversize, Backlog)
 
 
 def check_size(body: Body, max_frame: int) -> None:
-    """Raise Oversize if a body is too large."""
+    """Raise Oversize if a body, without its large buffers, has more than ``max_frame`` bytes."""
     if body_size(body) > max_frame:
         raise Oversize(f"{body_size(body)} bytes, the limit is {max_frame}")

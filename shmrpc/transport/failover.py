@@ -24,8 +24,9 @@ _TRY_NEXT_ADDRESS: Final = (ServiceUnavailable, ConnectionLost, RemoteProtocolEr
 def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
     """Return a function that connects to the first address with a server.
 
-    As soon as a better address has a server, the client is asked to reconnect. The function raises ServiceUnavailable
-    after its timeout.
+    As soon as a better address has a server, the client is asked to reconnect. The function tries each address at least
+    once, and raises ServiceUnavailable after its timeout; None: never. Errors other than ServiceUnavailable,
+    ConnectionLost and the two protocol errors are raised at once.
     """
 
     async def connect(timeout: float | None, note: Callable[[str], None]) -> Connection:
@@ -52,7 +53,7 @@ def dial_first(service: str, dials: Sequence[Dial]) -> Dial:
 
 
 def _watch_better_addresses(connection: Connection, better: Sequence[Dial]) -> None:
-    """Ask the client to leave a connection as soon as a better address has a server."""
+    """Start a task that asks the client to leave a connection as soon as a better address has a server."""
     watcher = asyncio.get_running_loop().create_task(_poll_better_addresses(weakref.ref(connection), better))
     _watchers.add(watcher)
     watcher.add_done_callback(_watchers.discard)

@@ -36,7 +36,7 @@ class Offer(msgspec.Struct):
         return [self.shapes.get(number) for number in range(len(self.endpoints))] if self.shapes else []
 
     def check_size(self, welcome_size: int, max_message: int) -> None:
-        """Raise ValueError if a welcome of so many bytes, besides up to 1,024 further ones, is no valid message."""
+        """Raise ValueError if a welcome of ``welcome_size`` bytes leaves fewer than 1,024 of ``max_message`` free."""
         if welcome_size > max_message - 1024:
             raise ValueError(
                 f"service {self.service!r}: the names of its {len(self.endpoints)} endpoints take {welcome_size:,} "
@@ -68,11 +68,14 @@ class Peer(ABC):
 
     @abstractmethod
     def send(self, opcode: int, call_id: int, body: Body) -> None:
-        """Send a frame, unless the client has left. Raises Oversize if it is too large."""
+        """Send a frame, unless the client has left. Raises Oversize if it is too large.
+
+        Does not wait. A client that leaves too many bytes unread may lose its connection.
+        """
 
     @abstractmethod
     def fault(self, reason: str) -> None:
-        """Close this connection, and report the broken rule to the client and to the layer above."""
+        """Close this connection, and report the broken rule to the client and, as lost, to the layer above."""
 
     @abstractmethod
     def go_away(self) -> None:
@@ -80,7 +83,7 @@ class Peer(ABC):
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Send a goodbye, and close the connection."""
+        """Send a goodbye, and close the connection. Idempotent. Does not report the client as lost."""
 
     @property
     @abstractmethod
@@ -92,7 +95,10 @@ _P = TypeVar("_P", bound=Peer)
 
 
 class Listener(ABC, Generic[_P]):
-    """Listener for one name. ``on_change`` is called when a client comes, is connected, or leaves."""
+    """Listener for one name, in one event loop. ``on_change`` is called when a client comes, is connected, or leaves.
+
+    A client that comes before :meth:`begin` or after :meth:`drain` is not served, and may try again.
+    """
 
     #: True if clients come by a socket, so that a worker can adopt them.
     adopts = False
@@ -109,10 +115,10 @@ class Listener(ABC, Generic[_P]):
         self._faults = LogThrottle()
 
     def begin(self, connected: Callable[[Peer], Any], lost: Callable[[Any, ShmrpcError], None]) -> None:
-        """Start to serve.
+        """Start to serve. Call this once.
 
         ``connected`` is called for each new client and returns its key, by which the inbox identifies it. ``lost`` is
-        called with the key of a client that has left, and the reason.
+        called with the key of a client that has left, and the reason; not for clients that :meth:`close` disconnects.
         """
         self._connected, self._lost = connected, lost
         self.health = "serving"
@@ -148,23 +154,24 @@ class Listener(ABC, Generic[_P]):
     def adopt(self, accepted: socket.socket) -> None:
         """Serve the process at the other end of a control socket; refuse a process that may not connect.
 
-        Raises LocalProtocolError on a transport without sockets.
+        The listener owns the socket from now on. Raises LocalProtocolError, and closes the socket, on a transport
+        without sockets.
         """
 
     def close(self, reason: str) -> None:
-        """Release the name, and close the connections of all clients."""
+        """Release the name, and close the connections of all clients. Call this once."""
         for peer in list(self.peers):
             peer.close(reason)
 
     def notify_lost(self, peer: _P, error: ShmrpcError) -> None:
-        """Report to the layer above that a connected client has left."""
+        """Log that a connected client has left, a fault as a warning, and report it to the layer above."""
         is_fault = isinstance(error, RemoteProtocolError)
         level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG
         logger.log(level, "%s", error)
         self._lost(peer.key, error)
 
     def forget(self, peer: _P) -> None:
-        """Forget a client whose connection is closed."""
+        """Remove a client whose connection is closed from ``peers``, and call ``on_change``."""
         self.peers.discard(peer)
         self.on_change()
 
@@ -173,7 +180,10 @@ class Poller(Protocol):
     """Source of frames, one after the other: the native poller, or an inbox itself."""
 
     def next(self) -> tuple[Any, int, int, Any] | None:
-        """Return the next frame as (key of the client, opcode, call id, body); None if there is none now."""
+        """Return the next frame as (key of the client, opcode, call id, body); None if there is none now.
+
+        The opcode is PEER_FAULT, and the body an exception, for a client that broke the protocol.
+        """
         ...
 
     def send_next(self, channel: Any, opcode: int, id: int, payload: Body, /) -> Any:
@@ -205,21 +215,23 @@ class Inbox(ABC):
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> Listener[Any]:
         """Claim the service's name, unless ``claim`` is False, and return its listener.
 
-        The listener accepts clients after :meth:`Listener.begin`. Raises ServiceInUse if another server has the name.
+        The listener accepts clients after :meth:`Listener.begin`. Raises ServiceInUse if another server has the name,
+        ValueError for a name or endpoints that the transport cannot carry, and, on some transports without sockets,
+        LocalProtocolError if ``claim`` is False.
         """
 
     async def open(self) -> None:  # noqa: B027
-        """Connect to resources outside of this process. Raises ServiceUnavailable."""
+        """Connect to resources outside of this process, if the transport has any. Raises ServiceUnavailable."""
 
     async def announce(self) -> None:  # noqa: B027
         """Wait until clients can find the started services. Raises ServiceUnavailable."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving. Frames that were not taken are lost. Idempotent."""
 
     async def wait_closed(self) -> None:  # noqa: B027
-        """Wait until sent frames have left this process."""
+        """Wait, after :meth:`close` of inbox and listeners, until sent frames have left this process."""
 
 
 #: Opens the inbox of one server, in its loop, with the function that takes its frames.

@@ -43,7 +43,7 @@ _OVERHEAD: Final = 16
 
 
 def _copy_for_peer(body: Body, max_frame: int) -> Body:
-    """Return the body that arrives, with buffers of its own. Raises Oversize if it is too large."""
+    """Return the body that arrives, with buffers of its own. Raises Oversize if it is over ``max_frame`` bytes."""
     check_size(body, max_frame)
     return with_own_buffers(body)
 
@@ -83,7 +83,7 @@ class MemoryPeer(Peer):
         self._reached = 0
 
     def put(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Queue a frame from the client. Returns False if this side is open and the client should wait for room."""
+        """Queue a frame from the client. Returns False if the client should wait for room before the next frame."""
         self._waiting += body_weight(body) + _OVERHEAD
         self._listener.inbox.put(self, opcode, call_id, body)
         return not self.is_full
@@ -122,13 +122,13 @@ class MemoryPeer(Peer):
             self.connection.deliver(opcode, call_id, body)
 
     def fault(self, reason: str) -> None:
-        """Close this connection, and report the broken rule to the client."""
+        """Close this connection, and report the broken rule to the client and to the server, unless it is closed."""
         if self._open:
             self.connection.end(CloseReason(RemoteProtocolError(f"{self._listener} found a fault of ours: {reason}")))
             self._lose(RemoteProtocolError(f"{describe_process(self.pid, 'client')}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Send a goodbye, and close the connection."""
+        """Send a goodbye, and close the connection. Idempotent. Does not report the client as lost."""
         if self._open:
             error = ConnectionLost(f"{self._listener} closed the connection: {reason}")
             self.connection.end(CloseReason(error, self._reached))
@@ -169,7 +169,7 @@ class MemoryConnection(Connection):
         self._deliveries: deque[Callable[[], None]] = deque()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Send a frame. Returns False if the client should wait for room.
+        """Send a frame. Returns False if the client should wait for room before the next frame.
 
         Raises Oversize, or ChannelError if the connection is closed.
         """
@@ -178,7 +178,7 @@ class MemoryConnection(Connection):
         return self._peer.put(opcode, call_id, _copy_for_peer(body, self.max_frame))
 
     async def wait_for_room(self) -> None:
-        """Wait until there is room for frames."""
+        """Wait until there is room for frames, or the connection has ended."""
         while self._open and self._peer.is_full:
             await asyncio.sleep(0)
 
@@ -197,15 +197,15 @@ class MemoryConnection(Connection):
         return bool(self._deliveries)
 
     def deliver(self, opcode: int, call_id: int, body: Body) -> None:
-        """Deliver a frame from the server."""
+        """Deliver a frame from the server in a later turn of the loop."""
         self._deliver_later(lambda: self._on_frame(opcode, call_id, body))
 
     def go_away(self) -> None:
-        """Deliver the server's request to use another connection."""
+        """Deliver the server's request to use another connection, in a later turn of the loop."""
         self._deliver_later(lambda: self._on_go_away())
 
     def end(self, end: CloseReason) -> None:
-        """Deliver the end of the connection."""
+        """Deliver the end of the connection after the frames sent before, in a later turn of the loop."""
         self._deliver_later(functools.partial(self._lose, end))
 
     def _deliver_later(self, delivery: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class MemoryConnection(Connection):
 
 
 class MemoryListener(Listener[MemoryPeer]):
-    """Listener for one name."""
+    """Listener for one name, registered from its creation on. Raises ServiceInUse if the name is taken."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class MemoryListener(Listener[MemoryPeer]):
         self._registry.wake_waiters()
 
     def accept(self, max_frame: int) -> MemoryConnection:
-        """Accept a client, and return its connection. Raises LocalProtocolError in another event loop."""
+        """Accept a client after :meth:`begin`; return its connection. Raises LocalProtocolError in another loop."""
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
         peer = MemoryPeer(self, min(max_frame, self._max_frame))
@@ -272,7 +272,7 @@ class MemoryListener(Listener[MemoryPeer]):
         return len(self.peers)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Raise LocalProtocolError: this transport has no sockets."""
+        """Close the socket, and raise LocalProtocolError: this transport has no sockets."""
         accepted.close()
         raise LocalProtocolError(f"{self} has no sockets to take; shmrpc.serve() makes one that has")
 
@@ -299,7 +299,7 @@ class MemoryRegistry:
         self._listeners[listener.service] = listener
 
     def release(self, listener: MemoryListener) -> None:
-        """Release the name of a listener."""
+        """Release the name of a listener. Does nothing if the listener does not have it."""
         if self._listeners.get(listener.service) is listener:
             del self._listeners[listener.service]
 
@@ -315,7 +315,8 @@ class MemoryRegistry:
     ) -> MemoryConnection:
         """Connect to a service, waiting at most ``timeout`` seconds for its server, None: without a limit.
 
-        Raises ServiceUnavailable if there is no server by then, LocalProtocolError if it runs in another event loop.
+        ``note`` is not called. Raises ServiceUnavailable if there is no server by then, LocalProtocolError if it runs
+        in another event loop, and ValueError for an invalid name.
         """
         check_name(service)
         try:

@@ -13,7 +13,10 @@ from shmrpc.wire.codec import Body
 
 
 class ScheduledDelivery:
-    """Scheduled call of ``deliver`` in a later turn of the loop, always in the same context."""
+    """Scheduled call of ``deliver`` in a later turn of the loop, always in the context of this object's creator.
+
+    Belongs to the loop that runs when it is created.
+    """
 
     def __init__(self, deliver: Callable[[], None]) -> None:
         self._deliver = deliver
@@ -33,13 +36,13 @@ class ScheduledDelivery:
         self._deliver()
 
     def flush(self) -> None:
-        """Run a scheduled delivery now."""
+        """Run a scheduled delivery now. Does nothing if none is scheduled."""
         if self._handle is not None:
             self._handle.cancel()
             self._context.run(self._run)
 
     def cancel(self) -> None:
-        """Cancel a scheduled delivery."""
+        """Cancel the scheduled delivery, if there is one. :meth:`schedule` works as before."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -56,7 +59,7 @@ class QueuedPeer(Protocol):
         ...
 
     def send(self, opcode: int, call_id: int, body: Body, /) -> None:
-        """Send a reply to the client."""
+        """Send a reply to the client, unless the client has left. Raises Oversize if it is too large."""
         ...
 
 
@@ -74,7 +77,7 @@ class QueuedInbox(Inbox, Generic[_P]):
         self._batch_size = 0
 
     def flush(self) -> None:
-        """Take the waiting frames now, in a turn of the loop without other work."""
+        """Take the waiting frames now instead of in a later turn of the loop. Call this outside of any task."""
         self._delivery.flush()
 
     @property
@@ -89,7 +92,7 @@ class QueuedInbox(Inbox, Generic[_P]):
             self._delivery.schedule()
 
     def _pump(self) -> None:
-        """Have the waiting frames taken; schedule another turn if any are left."""
+        """Have the waiting frames taken; schedule another turn if any are left. Raises what ``take`` raises."""
         self._batch_size = len(self._frames)
         try:
             self._take()
@@ -110,7 +113,7 @@ class QueuedInbox(Inbox, Generic[_P]):
         return None
 
     def send_next(self, channel: _P, opcode: int, id: int, payload: Body) -> Any:
-        """Send a reply, then return the next frame as :meth:`next` does."""
+        """Send a reply, then return the next frame as :meth:`next` does. Raises Oversize."""
         channel.send(opcode, id, payload)
         return self.next()
 

@@ -18,7 +18,7 @@ class SharedMemoryOps(Protocol):
     """Operations on memory shared with the peer. Other transports have :class:`SharedMemoryFallback`."""
 
     def sender(self, opcode: int, call_id: int, credit: int, /) -> Sender:
-        """Return a sender of the items of a stream."""
+        """Return a sender of the items of a stream, which may send ``credit`` bytes before the receiver grants more."""
         ...
 
     def take_back(self, call_id: int, /) -> object:
@@ -28,7 +28,8 @@ class SharedMemoryOps(Protocol):
     def allocate(self, size: int, /) -> Any:
         """Allocate memory of ``size`` bytes or more that can be lent to the peer, and return an object with its buffer.
 
-        Raises SharedMemoryError if ``max_memory`` is exhausted or the memory cannot be allocated.
+        The memory is free again once the object and the peer's references to it are gone. Raises SharedMemoryError if
+        ``max_memory`` is exhausted or the memory cannot be allocated; in a client, ConnectionLost if the server died.
         """
         ...
 
@@ -44,13 +45,17 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
     def exchange(self, opcode: int, call_id: int, body: Body, /) -> Any:
         """Send a request, and spin for its reply as long as that pays.
 
-        Returns the body of a plain reply, any other frame as a tuple, or None if nothing arrived in time. Raises
+        Returns the body of a plain reply, any other frame as a tuple of opcode, call id and body, or None if nothing
+        arrived in time: the reply then arrives as a frame. Raises the errors of :mod:`shmrpc.transport.errors`;
         PeerLeft, and sends nothing, if the server has left.
         """
         ...
 
     def begin(self, opcode: int, call_id: int, body: Body, /) -> bool:
-        """Send a request without spinning for its reply. Returns False if the request waits in a backlog for room."""
+        """Send a request without spinning for its reply. Returns False if the request waits in a backlog for room.
+
+        Raises the errors of :mod:`shmrpc.transport.errors`.
+        """
         ...
 
     def listen(self) -> None:
@@ -58,15 +63,15 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
         ...
 
     def unpark(self) -> None:
-        """Stop having the loop woken."""
+        """Stop having the loop woken for later frames, until the next :meth:`listen`."""
         ...
 
     def route(self, call_id: int, feed: Callable[[ItemRun], None], /) -> None:
-        """Deliver items of this call to ``feed`` from now on, several at a time."""
+        """Deliver items of this call to ``feed`` in runs from now on. A single item may still arrive as a frame."""
         ...
 
     def unroute(self, call_id: int, /) -> None:
-        """Stop delivering items of this call."""
+        """Deliver the items of this call as frames again. Idempotent."""
         ...
 
     def pull(self, call_id: int, /) -> None:
@@ -94,7 +99,7 @@ class SharedMemoryFallback:
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Allocate private memory. Raises SharedMemoryError if it exceeds ``max_memory`` or cannot be allocated."""
+        """Allocate private memory. Raises SharedMemoryError if ``size`` is over ``max_memory``, or without memory."""
         if self._max_memory is not None and size > self._max_memory:
             raise SharedMemoryError(
                 errno.ENOMEM, f"{size:,} bytes are over max_memory={self._max_memory:,}, the smaller of both sides'"
@@ -117,7 +122,10 @@ class ClientSharedMemoryFallback(SharedMemoryFallback):
         self.channel = None
 
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
-        """Send a request; its reply arrives as a frame. Raises LocalProtocolError in another event loop."""
+        """Send a request, and return None; its reply arrives as a frame.
+
+        Raises LocalProtocolError in another event loop, and the errors of ``send``.
+        """
         self._check_loop()  # Before a frame reaches another loop.
         self._send(opcode, call_id, body)
 

@@ -70,12 +70,15 @@ def body_size(body: Body) -> int:
 
 
 def with_own_buffers(body: Body) -> Body:
-    """Return a body whose large buffers are copies, for a transport without shared memory."""
+    """Return a body whose large buffers are copies, for a transport without shared memory; bytes unchanged."""
     return body if isinstance(body, bytes) else _core.Parcel(body.body, map(bytes, body.buffers))
 
 
 def drop_buffers(body: Body) -> None:
-    """Release a decoded body's references to its large buffers; the decoded values keep their own."""
+    """Release a decoded body's references to its large buffers; the decoded values keep their own.
+
+    Does nothing for bytes.
+    """
     if type(body) is _core.Parcel:
         body.drop_buffers()
 
@@ -137,23 +140,29 @@ class Codec(ABC):
             registry.on_change(forget)
 
     def expected(self, kind: Any) -> _core.ExpectedType | None:
-        """Return the native decoder for a type, or None if only this codec can decode it."""
+        """Return the native decoder for a type, or None if there is none, so that :meth:`decoder` must decode it."""
         return None if self._is_reference else expected(kind)
 
     @abstractmethod
     def quick_decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Return a fast decoder of bodies without buffers, which raises one of UNREADABLE for some valid ones, too."""
+        """Return a fast decoder of bodies without buffers, which raises one of UNREADABLE for some valid ones, too.
+
+        Raises TypeError for a type to which no value can be decoded.
+        """
 
     @abstractmethod
     def decoder(self, kind: Any) -> Callable[[Body], Any]:
-        """Return a decoder of bodies for a declared type. The decoder raises one of UNREADABLE for an invalid value."""
+        """Return a decoder of bodies for a declared type. Raises TypeError as :meth:`quick_decoder` does.
+
+        The decoder raises one of UNREADABLE for an invalid value, and releases the buffers of a body it has decoded.
+        """
 
     def decode(self, body: Body) -> Any:
-        """Decode a body. Raises one of UNREADABLE if it is invalid."""
+        """Decode a body, and release its large buffers. Raises one of UNREADABLE if it is invalid."""
         return self._decode_parcel(body, self._any, _identity) if type(body) is _core.Parcel else self._decode(body)
 
     def decode_own(self, body: Body) -> Any:
-        """Decode a body with writable arrays, which are copies that the receiver owns. Raises one of UNREADABLE."""
+        """Decode a body with writable arrays, which are copies, and release its buffers. Raises one of UNREADABLE."""
         if type(body) is not _core.Parcel:
             return self._unpack(body, ext_hook=self._own_reading.hook)
         value = self._unpack(body.body, ext_hook=self._own_reading.with_buffers(body.buffers).hook)
@@ -222,6 +231,7 @@ _UNREAD: Final = object()
 
 
 def _identity(value: Any) -> Any:
+    """Return the value unchanged."""
     return value
 
 
@@ -355,7 +365,7 @@ def _inline_encoder() -> ValueEncoder:
 def encode_inline(value: Any) -> bytes:
     """Encode a value that becomes part of another body, without buffers beside it and without pickles.
 
-    Raises one of UNSENDABLE.
+    Raises one of :data:`shmrpc.values.encode_errors.UNSENDABLE`.
     """
     return _inline_encoder().encode_inline(value)
 

@@ -153,7 +153,7 @@ def type_of(message: msgspec.Struct) -> str:
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message as one packet."""
+    """Encode a message as one packet. Does not check its values, nor that it is within MAX_MESSAGE bytes."""
     return _encoder.encode(message)
 
 

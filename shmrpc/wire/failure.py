@@ -64,6 +64,7 @@ _MAX_HOP_TEXT: Final = 4_096
 
 @functools.cache
 def _failure_decoder() -> msgspec.msgpack.Decoder[Failure]:
+    """Return the decoder of failures, which all calls share."""
     return msgspec.msgpack.Decoder(Failure)  # Slow to build, and few servers decode a failure.
 
 
@@ -86,7 +87,10 @@ def unreadable_call(prefix: str, why: object) -> CallRejected:
 
 
 def encode_failure(error: BaseException, max_frame: int, metadata: dict[str, str | bytes] | None = None) -> bytes:
-    """Encode an exception as the body of a FAILURE. Leaves out and shortens parts to fit ``max_frame`` bytes."""
+    """Encode an exception as the body of a FAILURE. Leaves out and shortens parts to fit ``max_frame`` bytes.
+
+    The last part to go is ``metadata``. Trims the traceback of ``error`` as :func:`traceback_of` does.
+    """
     failure = describe_failure(error)
     failure.metadata = metadata or None
     bare = None if failure.exceptions is None else _without_tracebacks(failure.exceptions)
@@ -117,7 +121,10 @@ def _without_tracebacks(failures: list[Failure]) -> list[Failure]:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """Return the failure that describes an exception to the caller."""
+    """Return the failure that describes an exception to the caller, with the exceptions of a group.
+
+    Leaves out what cannot be sent. Trims the traceback of ``error`` as :func:`traceback_of` does.
+    """
     failure = _describe_one(error)
     if isinstance(error, BaseExceptionGroup):
         _describe_members(failure, error, [MAX_EXCEPTIONS], 1)
@@ -223,7 +230,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an exception as text of bounded length, from the endpoint on.
+    """Return the traceback of an exception as text of about 16,384 characters at most, from the endpoint on.
 
     For an exception that arrived from another process, the traceback of each process on the way is included. Also trims
     the traceback of ``error`` itself.
@@ -268,6 +275,7 @@ def _trim_traceback(error: BaseException) -> BaseException:
 
 
 def _is_internal(frame: Any) -> bool:
+    """Return True if a frame runs code of a module of shmrpc."""
     return str(frame.f_globals.get("__name__", "")).startswith("shmrpc.")
 
 
@@ -290,13 +298,16 @@ def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def decode_failure(body: Body) -> errors.ShmrpcError:
-    """Return the exception to raise at the caller for an encoded failure; a DecodeError for an invalid body."""
+    """Return the exception to raise at the caller for an encoded failure; a DecodeError for an invalid body.
+
+    See :func:`failure_error` for the classes.
+    """
     failure = read_failure(body)
     return failure if isinstance(failure, errors.ShmrpcError) else failure_error(failure)
 
 
 def read_failure(body: Body) -> Failure | errors.DecodeError:
-    """Decode a failure. Returns a DecodeError if the body is invalid."""
+    """Decode a failure. Returns a DecodeError, and does not raise it, if the body is invalid."""
     try:
         return _failure_decoder().decode(body)
     except UNREADABLE as error:
@@ -304,7 +315,11 @@ def read_failure(body: Body) -> Failure | errors.DecodeError:
 
 
 def failure_error(failure: Failure) -> errors.ShmrpcError:
-    """Return the exception to raise at the caller for a failure."""
+    """Return the exception to raise at the caller for a failure.
+
+    The exception is a RemoteError for one that the endpoint raised, ServiceUnavailable for a draining server, and a
+    CallError of its own class for each other kind.
+    """
     return _failure_error(failure, [MAX_EXCEPTIONS], 1)
 
 

@@ -73,7 +73,7 @@ MAX_MAX_FRAME: Final = (1 << 32) - (1 << 16)
 
 
 def opcode(kind: int, number: int) -> int:
-    """Return the opcode of a frame of this kind for an endpoint or a stream, given its number."""
+    """Return the opcode of a frame of this kind for an endpoint or a stream, given its number of at most 24 bits."""
     return kind | number << 8
 
 
@@ -123,7 +123,7 @@ def encode_metadata(metadata: dict[str, Any]) -> bytes:
 
 
 def prepend(first: bytes, body: Body) -> Body:
-    """Return a body that begins with ``first``."""
+    """Return a body of the bytes ``first``, then those of ``body``, with the same buffers."""
     return first + body if isinstance(body, bytes) else body.with_body(first + body.body)
 
 
@@ -131,7 +131,7 @@ _first = msgspec.msgpack.Decoder(list[Any])
 
 
 def read_deadline(body: Body) -> int:
-    """Return the deadline in a valid CALL_DEADLINE body, in nanoseconds of the host's clock."""
+    """Return the deadline in a CALL_DEADLINE body, which must be valid, in nanoseconds of the host's clock."""
     return int(_first.decode(body)[0])
 
 
@@ -149,7 +149,7 @@ def encode_credit(size: int) -> bytes:
 
 
 def decode_credit(body: Body) -> int | None:
-    """Decode the body of a CREDIT. Returns a number of bytes, or None if the body is invalid."""
+    """Decode the body of a CREDIT. Returns 1 to MAX_MAX_FRAME bytes, or None if the body holds no such number."""
     try:
         size = _credit.decode(body)
     except UNREADABLE:

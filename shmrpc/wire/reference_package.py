@@ -19,7 +19,10 @@ _NATIVE: Final = (bytes, bytearray, memoryview, datetime.datetime, Ext, ExtKey)
 
 
 def pack(value: Any) -> bytes:
-    """Encode a plain value with the reference package."""
+    """Encode a plain value with the reference package.
+
+    Raises TypeError, ValueError, OverflowError or RecursionError if MessagePack cannot carry the value.
+    """
     plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=enc_hook)
     return msgpack.packb(plain, default=_plain)  # type: ignore[no-any-return]
 
@@ -38,7 +41,11 @@ def _plain(value: Any) -> Any:
 
 
 def unpack(body: Any, *, ext_hook: Callable[[int, Any], Any]) -> Any:
-    """Decode a body with the reference package. Raises one of UNREADABLE if it is invalid."""
+    """Decode a body with the reference package.
+
+    Raises one of UNREADABLE if the body is invalid, and what ``ext_hook`` raises; a ValueError, TypeError or
+    OverflowError of ``ext_hook`` becomes a msgspec.DecodeError.
+    """
     # The default limits of the package are meant for streams; here the length of the frame is the limit.
     limit = max(len(body), 1)
     try:
@@ -66,4 +73,5 @@ def _build_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _build_key(key: Any) -> Any:
+    """Return a key of a map with tuples in place of lists, which cannot be hashed."""
     return tuple(map(_build_key, key)) if isinstance(key, list) else key

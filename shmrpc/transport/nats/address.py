@@ -77,7 +77,10 @@ class NatsAddress:
         return "nats://" + ",".join(self.servers)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments for ``nats.connect``. Raises ValueError, naming the option, for an unusable file."""
+        """Return the arguments for ``nats.connect``, after reading the files of the login and of TLS.
+
+        Raises ValueError, naming the option, for an unusable file, and ImportError if an nkey needs a missing package.
+        """
         file_arguments = {"creds": "user_credentials", "nkey": "nkeys_seed"}
         arguments: dict[str, Any] = {file_arguments.get(name, name): value for name, value in self.login}
         for name, file in self.login:
@@ -91,7 +94,7 @@ class NatsAddress:
 def _check_file(name: str, file: str) -> None:
     """Raise ValueError unless a file has the contents of ``creds`` or ``nkey``.
 
-    NATS's client would fail later, without naming the file.
+    NATS's client would fail later, without naming the file. Raises ImportError for ``nkey`` without the package nkeys.
     """
     try:
         data = Path(file).read_bytes()
@@ -109,7 +112,11 @@ def _check_file(name: str, file: str) -> None:
 
 
 def parse(rest: str) -> tuple[NatsAddress, str]:
-    """Parse a URL after ``nats://``. Returns the address, and the name of a service or "". Raises ValueError."""
+    """Parse a URL after ``nats://``. Returns the address, and the name of a service or "", which is not checked.
+
+    Reads a login and options of TLS that the URL lacks from the environment, and reads no file. Raises ValueError for
+    an invalid URL or option.
+    """
     before, _, query = rest.partition("?")
     before = _drop_repeated_schemes(before)
     authority, _, service = before.partition("/")

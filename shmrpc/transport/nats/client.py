@@ -58,8 +58,9 @@ async def connect(
 ) -> NatsConnection:
     """Connect to a server of a service within ``timeout`` seconds; None: without a limit, 0: one attempt.
 
-    ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if there is none by then, or
-    if the server refuses, and RemoteProtocolError if the server breaks a rule.
+    One attempt may take 1 s. ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if
+    there is none by then, or at once if the server refuses or the login cannot work (NatsMisconfigured);
+    RemoteProtocolError if the server breaks a rule, and ValueError for an invalid name.
     """
     check_name(service)
     began = time.monotonic()
@@ -103,7 +104,10 @@ async def connect(
 
 
 async def _acquire_link(address: NatsAddress, timeout: float) -> Link:
-    """Return a link. Raises _RetryLater if NATS cannot be reached, NatsMisconfigured for a mistake on this side."""
+    """Return a link, which the caller releases, within ``timeout`` seconds and at most 5.
+
+    Raises _Unreachable or _TimedOut if NATS cannot be reached, NatsMisconfigured for a mistake on this side.
+    """
     try:
         return await link.acquire(address, max(0.0, min(timeout, _CONNECT_TIMEOUT)))
     except link.NatsMisconfigured:
@@ -155,7 +159,10 @@ async def _handshake(service: str, nats_link: Link, timeout: float, options: Con
 
 
 class NatsConnection(Connection):
-    """Client's side of a connection."""
+    """Client's side of a connection, with the limits of the welcome. Owns its pipe; the peer of the pipe must be set.
+
+    Raises RemoteProtocolError if the welcome has a wrong number of shapes.
+    """
 
     def __init__(self, service: str, nats_link: Link, pipe: Pipe, welcome: Welcome) -> None:
         shapes = shapes_by_number(welcome.endpoints, welcome.shapes, pipe.peer_description)
@@ -197,7 +204,7 @@ class NatsConnection(Connection):
             raise RemoteProtocolError(f"it sent {control.type_of(message)!r} on an established connection")
 
     async def wait_for_room(self) -> None:
-        """Wait until there is room to send."""
+        """Wait until there is room to send, or the connection has ended."""
         await self._pipe.wait_for_room()
 
     def fault(self, error: Exception) -> None:

@@ -56,7 +56,7 @@ class _BackgroundLoop:
         self._lock, self._loop = threading.Lock(), None
 
     def begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Run a coroutine in the loop, and return its future."""
+        """Start a coroutine in the loop from any thread, and return its future. Starts the loop's thread if needed."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -78,7 +78,8 @@ def connect(
 ) -> RelayedConnection:
     """Connect to a server of a service, as :data:`shmrpc.transport.connection.ThreadDial` describes.
 
-    Raises ServiceUnavailable if no server takes the client within ``timeout`` seconds, or if one refuses.
+    Blocks, and calls ``check`` every 0.05 s; ``note`` is called in the thread of the background loop. Raises as
+    :func:`client.connect` does, what ``check`` raises, and SharedMemoryError if this process lacks a resource.
     """
     starting = _background_loop.begin(_start_relay(service, address, timeout, note, options))
     try:
@@ -106,7 +107,10 @@ def _close_unused(starting: concurrent.futures.Future[tuple[Relay, socket.socket
 async def _start_relay(
     service: str, address: NatsAddress, timeout: float | None, note: Callable[[str], None], options: ConnectionOptions
 ) -> tuple[Relay, socket.socket]:
-    """Connect to a server; return a relay, and the socket for its client. The relay ends when that socket is closed."""
+    """Connect to a server; return a relay, and the socket for its client, which the caller owns.
+
+    The relay ends when that socket is closed. Raises as :func:`client.connect`, and SharedMemoryError.
+    """
     connection = await client.connect(service, address, timeout, note, options=options)
     with contextlib.ExitStack() as undone:
         undone.callback(connection.close)
@@ -124,7 +128,7 @@ async def _start_relay(
 
 
 class Relay:
-    """Relay between a client in this process and its server. It runs in the background loop."""
+    """Relay between a client in this process and its server, in the background loop. Owns both its ends."""
 
     #: None: the core serves no call of this client by itself.
     serving = None

@@ -44,7 +44,10 @@ _END = -1
 
 
 class NatsPeer(Peer):
-    """Server's side of a client's connection."""
+    """Server's side of a client's connection. Sends the welcome when it is created.
+
+    Raises RemoteProtocolError if the hello names an invalid subject.
+    """
 
     def __init__(self, listener: NatsListener, nats_link: Link, hello: Hello) -> None:
         self.pid, self.uid = 0, UNKNOWN_UID
@@ -118,13 +121,13 @@ class NatsPeer(Peer):
                 self.fault(str(error))
 
     def fault(self, reason: str) -> None:
-        """Close this connection, and report the broken rule to the client."""
+        """Close this connection, and report the broken rule to the client and the server, unless it is closed."""
         if self._open:
             self._pipe.fault(reason)
             self._lose(RemoteProtocolError(f"{self._pipe.peer_description}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Send a goodbye, and close the connection."""
+        """Send a goodbye, and close the connection after the frames already sent. Idempotent."""
         if self._open:
             self._pipe.send_message(control.Goodbye(reason, reached=self._reached))
             self._leave()
@@ -172,7 +175,10 @@ class NatsListener(Listener[NatsPeer]):
         return len(self.peers)
 
     async def announce(self, nats_link: Link) -> None:
-        """Accept clients that reach NATS by this link, if the listener serves. Raises ConnectionLost."""
+        """Accept clients that reach NATS by this link, if the listener serves; return once NATS delivers to it.
+
+        Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
+        """
         if self.health == "serving":
             take = functools.partial(self._on_hello, nats_link)
             self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
@@ -234,7 +240,7 @@ class NatsListener(Listener[NatsPeer]):
         return control.StatusReport(self.service, pid, uptime, self.offer.endpoints, self.connections, self.health)
 
     def adopt(self, accepted: Any) -> None:
-        """Raise LocalProtocolError: this transport has no sockets."""
+        """Close the socket, and raise LocalProtocolError: this transport has no sockets."""
         accepted.close()
         raise LocalProtocolError(f"{self.service!r} is served over NATS: it has no sockets to take")
 
@@ -267,7 +273,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         self._reconnecting: asyncio.Task[None] | None = None
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
-        """Return a listener for a name, which any number of servers may share.
+        """Return a listener for a name, which any number of servers may share. Ignores ``claim``.
 
         Raises ValueError for an invalid name, or an offer that does not fit into a welcome.
         """
@@ -278,13 +284,13 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         return listener
 
     async def open(self) -> None:
-        """Connect to NATS. Raises ServiceUnavailable."""
+        """Connect to NATS. Raises ServiceUnavailable; NatsMisconfigured if the login cannot work."""
         self._link = await link.acquire(self._address)
         self._link.on_lost.add(self._on_lost)
         self._link.on_delivered.add(self.flush)  # Saves a turn of the loop for each call.
 
     async def announce(self) -> None:
-        """Accept clients. Raises ServiceUnavailable if the connection to NATS broke meanwhile."""
+        """Accept clients, after :meth:`open`. Raises ServiceUnavailable if NATS broke or forbids a subscription."""
         try:
             await self._announce()
         except ConnectionLost as error:
@@ -322,7 +328,7 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        """Try to connect and announce until that succeeds."""
+        """Try to connect and announce until that succeeds, with pauses of 0.01 to 1 s. Logs each new error."""
         pause, last_text = 0.01, ""
         while True:
             try:
@@ -339,12 +345,12 @@ class NatsInbox(QueuedInbox[NatsPeer]):
                 return
 
     def withdraw(self, subscription: Any) -> None:
-        """End a subscription after its delivered messages are processed."""
+        """Start to end a subscription, after its delivered messages. Does nothing without an open link."""
         if self._link is not None and self._link.is_open:
             self._link.run(_drain_subscription(subscription))
 
     def close(self) -> None:
-        """Stop receiving and reconnecting."""
+        """Stop receiving and reconnecting, and drop the waiting frames. The link closes in :meth:`wait_closed`."""
         super().close()
         if self._reconnecting is not None:
             self._reconnecting.cancel()

@@ -25,7 +25,7 @@ _MOST_NAMES: Final = 1000
 
 
 async def find_similar_name(nats_link: Link, service: str) -> str | None:
-    """Ask for reports for 0.1 s, and return the served name most like this one; None if no name is similar."""
+    """Ask an open link for reports for 0.1 s; return the served name most like this one, None if none is similar."""
     found: set[str] = set()
     inbox = nats_link.open_inbox(functools.partial(_add_name, found))
     try:
@@ -55,8 +55,8 @@ def _decode_report(data: bytes) -> ServerReport | None:
 async def statuses(address: NatsAddress) -> list[ServerReport]:
     """Return the reports of the servers connected to this NATS, sorted by service and host.
 
-    Waits at most 2 s, so a stopped or distant server may be missing. Raises ServiceUnavailable if NATS cannot be
-    reached, or refuses.
+    Once connected, waits until no report has come for 0.3 s, and at most 2 s, so a stopped or distant server may be
+    missing. Raises ServiceUnavailable if NATS cannot be reached, or refuses, and ImportError without nats-py.
     """
     nats_link = await link.acquire(address)
     found: list[ServerReport] = []

@@ -48,7 +48,10 @@ class Options(dict[str, Any]):
 
 
 def make_context(files: Mapping[str, str]) -> Context:
-    """Return the TLS context of a client with these files. Raises ValueError, which names the invalid one."""
+    """Return the TLS context of a client with the files ``ca``, ``cert`` and ``key``, each of which may be missing.
+
+    Without ``ca``, the system's authorities are trusted. Raises ValueError, which names the invalid file.
+    """
     context = Context(ssl.PROTOCOL_TLS_CLIENT)
     if "ca" in files:
         try:

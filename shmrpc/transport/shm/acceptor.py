@@ -40,7 +40,8 @@ class PeerCredentials(msgspec.Struct, frozen=True):
 class Acceptor:
     """Holder of a name that passes the sockets of trusted processes, with their credentials, to ``take``.
 
-    ``allow_uids``: ids of trusted users, besides its own user and root. Raises the errors of
+    ``take`` owns the socket, which does not block. ``allow_uids``: ids of trusted users, besides its own user and root.
+    Accepts clients from its creation in a running event loop until :meth:`close`. Raises the errors of
     :class:`ServiceSocket`.
     """
 
@@ -119,7 +120,7 @@ class Acceptor:
         self._reserve.close()
 
     def close(self) -> None:
-        """Release the name."""
+        """Stop accepting, and release the name. Call this once, in the thread of the loop."""
         self._reserve.close()
         if self._resume is not None:
             self._resume.cancel()
@@ -128,9 +129,9 @@ class Acceptor:
 
 
 def check_credentials(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> PeerCredentials | None:
-    """Return the process at the other end if it is trusted.
+    """Return the process at the other end if it is trusted: this user's, root's or one of ``allow_uids``.
 
-    Sends any other process the reason, closes ``accepted``, and returns None.
+    Logs the refusal of any other process, sends the reason to it, closes ``accepted``, and returns None.
     """
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):
@@ -147,7 +148,10 @@ def check_credentials(accepted: socket.socket, service: str, allow_uids: frozens
 
 
 def send_refusal(accepted: socket.socket, reason: str, *, try_again: bool = False) -> None:
-    """Send a client the reason for a refusal, and close its socket. Discards all that the client has sent."""
+    """Send a client the reason for a refusal, and close its socket. Discards all that the client has sent.
+
+    Does not wait, and ignores a client that has left. ``try_again``: True if the client may succeed later.
+    """
     with accepted, contextlib.suppress(OSError):
         accepted.setblocking(False)
         # Closing a socket with unread data resets the other end, which then could not read the reason. SHUT_RD keeps

@@ -23,10 +23,10 @@ _LIMITS: Final = {
 
 
 def allocate(channel: _core.Channel, size: int, server: socket.socket | None = None) -> _core.Buffer:
-    """Allocate a block of at least ``size`` bytes. Raises SharedMemoryError if that fails.
+    """Allocate a block of at least ``size`` bytes, and of at least one. Raises SharedMemoryError if that fails.
 
     ``server``: control socket, in a client. Raises ConnectionLost if the server has died, even if no other call has
-    noticed.
+    noticed, and ChannelError if the channel is closed.
     """
     try:
         return channel.allocate(max(size, 1))
@@ -51,7 +51,7 @@ def _explain(error: Exception) -> SharedMemoryError:
 
 
 def has_hung_up(control: socket.socket) -> bool:
-    """Wait at most 0.1 s for the other end to be closed; return True if it is, or if this end is."""
+    """Block at most 0.1 s until the other end is closed; return True if it is, or if this end is."""
     descriptor = control.fileno()
     if descriptor < 0:  # This side has closed its own end.
         return True

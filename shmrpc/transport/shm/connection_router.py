@@ -23,8 +23,9 @@ class ConnectionRouter:
 
     ``report`` returns the status. ``pass_on`` is called with the service and the socket of a client, whose first packet
     is still unread. It returns None if a process has taken the client, "" to be called again soon, or the reason why
-    none takes the client, who may try again. ``allow_uids``: ids of trusted users, besides its own user and
-    root. Raises the errors of :class:`~shmrpc.host.service_socket.ServiceSocket`.
+    none takes the client, who may try again; the router closes the socket in each case. ``allow_uids``: ids of trusted
+    users, besides its own user and root. Needs a running event loop. Raises the errors of
+    :class:`~shmrpc.host.service_socket.ServiceSocket`.
     """
 
     def __init__(
@@ -101,7 +102,10 @@ class ConnectionRouter:
             accepted.close()
 
     def close(self) -> None:
-        """Release the name, and close the sockets of all clients that were not passed on."""
+        """Release the name, and close the sockets of all clients that were not passed on. Call this once.
+
+        Tasks that pass clients on are cancelled, and end in later iterations of the loop.
+        """
         self._acceptor.close()
         for accepted in list(self._waiting):
             self._close(accepted)

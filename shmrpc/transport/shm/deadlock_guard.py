@@ -14,17 +14,17 @@ _served: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Counter[str]
 
 
 def register(service: str) -> None:
-    """Record that the running event loop serves a service."""
+    """Record that the running event loop serves a service, until a call of :func:`unregister` for each call."""
     _served.setdefault(asyncio.get_running_loop(), Counter())[service] += 1
 
 
 def unregister(service: str, loop: asyncio.AbstractEventLoop) -> None:
-    """Record that an event loop no longer serves a service."""
+    """Undo one :func:`register` for this service in ``loop``. Raises KeyError if the loop has registered none."""
     _served[loop][service] -= 1
 
 
 def check_thread(service: str) -> None:
-    """Raise LocalProtocolError if the calling thread runs the event loop that serves this service."""
+    """Raise LocalProtocolError if an event loop that serves this service runs in the calling thread."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

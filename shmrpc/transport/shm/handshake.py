@@ -92,7 +92,8 @@ def connect_client(
 ) -> ClientSteps:
     """Run the client's side of the handshake; finally yield the connection. Sending on ``dialled`` never blocks.
 
-    ``blocking``: True for a side that waits in threads.
+    The driver answers the yielded process id with the packet received, or None after
+    :meth:`ConnectRetry.welcome_timeout`, and owns ``dialled``. ``blocking``: True for a side that waits in threads.
 
     Raises ServiceUnavailable if the server refuses for good, RetryLater if only for now, RemoteProtocolError if the
     server breaks a rule, ConnectionLost if the server leaves or does not answer in time, SharedMemoryError if this
@@ -146,7 +147,7 @@ def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Pack
 
 
 def _send(dialled: socket.socket, packet: bytes) -> None:
-    """Send a packet. The next receive reports a server that has left."""
+    """Send a packet. Ignores a server that has left, which the next receive reports."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         dialled.send(packet)
 
@@ -159,7 +160,10 @@ def _open_channel(
     *,
     blocking: bool,
 ) -> _core.Channel:
-    """Open the segment and return its channel. Raises RemoteProtocolError for an invalid welcome, SharedMemoryError."""
+    """Open the segment and return its channel.
+
+    Raises RemoteProtocolError for an invalid welcome, SharedMemoryError if this process lacks a resource.
+    """
     if not MIN_MAX_FRAME <= welcome.max_frame <= options.max_frame:
         raise RemoteProtocolError(
             f"the server set max_frame to {welcome.max_frame}; {MIN_MAX_FRAME} to {options.max_frame} were asked for"
@@ -201,8 +205,9 @@ def accept_client(
 ) -> AcceptedClient:
     """Create the server's resources for a client, from its hello.
 
-    ``client_uid``: user that gets access to the segment. Raises LocalProtocolError if the two sides cannot work
-    together, RemoteProtocolError for an invalid hello, SharedMemoryError if the resources cannot be created.
+    The caller sends the welcome, then calls :meth:`AcceptedClient.close_sent`, or :meth:`AcceptedClient.close` on
+    failure. ``client_uid``: user that gets access to the segment. Raises LocalProtocolError if the two sides cannot
+    work together, RemoteProtocolError for an invalid hello, SharedMemoryError if the resources cannot be created.
     """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")
@@ -266,7 +271,11 @@ def _close_all(descriptors: Sequence[_core.Descriptor]) -> None:
 
 
 def _expect_welcome(packet: bytes) -> control.Welcome:
-    """Return the welcome in a packet. Raises the error that any other packet stands for."""
+    """Return the welcome in a packet.
+
+    Raises RetryLater or ServiceUnavailable for a refusal, ConnectionLost for an empty packet, RemoteProtocolError for
+    any other packet.
+    """
     if not packet:
         raise ConnectionLost("the peer closed the connection during the handshake")
     message = control.decode(packet)

@@ -21,7 +21,8 @@ _C = TypeVar("_C")
 class HandshakeLimiter(Generic[_C]):
     """The clients that have arrived, those in a handshake, and those that wait to begin theirs.
 
-    ``begin`` starts a client's handshake. ``reject_for_now`` rejects a client with a reason.
+    ``begin`` starts a client's handshake, and ``reject_for_now`` rejects a client with a reason; both may call
+    :meth:`remove`. Belongs to the event loop that runs when it is created.
     """
 
     def __init__(self, begin: Callable[[_C], None], reject_for_now: Callable[[_C, str], None]) -> None:
@@ -36,9 +37,9 @@ class HandshakeLimiter(Generic[_C]):
         self._retry_timer: asyncio.TimerHandle | None = None
 
     def admit(self, client: _C) -> bool:
-        """Count a client that has arrived. Returns False if there are too many.
+        """Count a client that has arrived, until :meth:`remove`. Returns False, uncounted, if there are too many.
 
-        To make room, the oldest client is rejected if it has kept others waiting for too long.
+        To make room, the oldest client is rejected if it arrived more than MAX_HANDSHAKE_WAIT seconds ago.
         """
         if len(self._arrived_at) >= MAX_ARRIVING and not self._reject_oldest(self._arrived_at):
             return False
@@ -51,7 +52,7 @@ class HandshakeLimiter(Generic[_C]):
         return len(self._arrived_at) <= 1
 
     def request(self, client: _C) -> None:
-        """Start a client's handshake now, or once a place is free."""
+        """Start the handshake of an admitted client now, before returning, or once a place is free."""
         self._waiting[client] = None
         self._begin_next()
 
@@ -63,7 +64,7 @@ class HandshakeLimiter(Generic[_C]):
         self._begin_next()
 
     def close(self) -> None:
-        """Start no further handshakes."""
+        """Start no further handshakes. The waiting clients are forgotten, and not rejected."""
         self._waiting.clear()
         if self._retry_timer is not None:
             self._retry_timer.cancel()

@@ -25,7 +25,9 @@ async def connect(
     """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
     ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if no server takes the
-    client in time, or if one refuses.
+    client in time, or if one refuses; LocalProtocolError if the server's user is not trusted or the directory is not
+    safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if this process lacks a resource;
+    ValueError for an invalid name.
     """
     retry = ConnectRetry(service, timeout, options.users, note)
     while True:
@@ -41,7 +43,8 @@ async def connect(
 async def inherit(control_socket: socket.socket, service: str, options: ConnectionOptions) -> LoopConnection:
     """Connect to the process that inherited the other end of a socket pair.
 
-    Raises ConnectionLost if that process has left, or does not answer within INHERITED_TIMEOUT seconds.
+    The connection owns the socket, which is closed on failure. Raises ConnectionLost if that process has left, or does
+    not answer within control.STEP_TIMEOUT seconds, and otherwise as :func:`handshake.connect_client` does.
     """
     return await _run_handshake(control_socket, options, ConnectRetry(service, INHERITED_TIMEOUT))
 

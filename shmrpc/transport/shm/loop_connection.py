@@ -28,7 +28,7 @@ MAX_FRAMES_PER_TURN: Final = 512
 
 
 class LoopConnection(Connection):
-    """A client's connection that waits in an event loop."""
+    """A client's connection that waits in an event loop. Owns the control socket ``dialled``, channel and doorbell."""
 
     address = "shm://"
 
@@ -182,11 +182,11 @@ class LoopConnection(Connection):
         return taken
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """Return a sender of a stream's items."""
+        """Return a sender of a stream's items, which may send ``credit`` bytes at first."""
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Buffer:
-        """Allocate a block of shared memory. Raises SharedMemoryError, or ConnectionLost if the server has left."""
+        """Allocate a block of ``size`` bytes or more. Raises as :func:`block_allocation.allocate` does."""
         return block_allocation.allocate(self.channel, size, self._control)
 
     def _wake_senders(self) -> None:
@@ -202,11 +202,11 @@ class LoopConnection(Connection):
             raise
 
     def route(self, call_id: int, feed: Callable[[ItemRun], None]) -> None:
-        """Pass consecutive items of a call to ``feed`` in runs from now on."""
+        """Pass consecutive items of a call to ``feed`` in runs from now on; a single item may go to ``on_frame``."""
         self._feeds[call_id] = feed
 
     def unroute(self, call_id: int) -> None:
-        """Stop passing items of a call."""
+        """Pass the items of a call to ``on_frame`` again. Idempotent."""
         self._feeds.pop(call_id, None)
 
     def pull(self, call_id: int) -> None:
@@ -319,7 +319,7 @@ class LoopConnection(Connection):
         return bool(self._pending or self._room)
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection with a goodbye, and wake the senders that wait for room. Idempotent."""
         if self._open:
             bell = self._bell.fileno()
             if bell >= 0 and not self._loop.is_closed():
@@ -333,7 +333,7 @@ class LoopConnection(Connection):
             self._wake_senders()
 
     def __del__(self) -> None:
-        """Close the descriptors of a connection that was dropped open, for example after its loop was closed."""
+        """Close the descriptors of a connection dropped open, as after its loop was closed, with a ResourceWarning."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)

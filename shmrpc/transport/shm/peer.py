@@ -38,7 +38,7 @@ class PeerInbox(Protocol):
         ...
 
     def pump(self) -> None:
-        """Have frames taken now."""
+        """Have frames taken now, before returning."""
         ...
 
     def pump_soon(self) -> None:
@@ -64,7 +64,7 @@ class PeerListener(Protocol):
         ...
 
     def accept(self, hello: control.Hello, uid: int) -> handshake.AcceptedClient:
-        """Create the resources of a client of this user."""
+        """Create the resources of a client of this user. Raises as :func:`handshake.accept_client` does."""
         ...
 
     def connected(self, peer: ShmPeer) -> Any:
@@ -81,7 +81,10 @@ class PeerListener(Protocol):
 
 
 class ShmPeer(Peer):
-    """A client, from its arrival to its end."""
+    """A client, from its arrival to its end. Owns its control socket, which must not block.
+
+    A client that does not finish its handshake within twice STEP_TIMEOUT is dropped.
+    """
 
     def __init__(self, listener: PeerListener, control_socket: socket.socket, credentials: PeerCredentials) -> None:
         self.pid, self.uid = credentials.pid, credentials.uid
@@ -101,7 +104,7 @@ class ShmPeer(Peer):
         fork.abandon_in_child(self)
 
     def start(self) -> None:
-        """Handle the hello, which usually arrives with the client, and watch for later packets."""
+        """Handle the hello, which usually arrives with the client, and watch for later packets. Call this once."""
         self._on_control(HELLO_SPIN_NS)
         if self._open:
             self._loop.add_reader(self._control.fileno(), self._on_control)
@@ -126,27 +129,27 @@ class ShmPeer(Peer):
                 self.fault(str(error))
 
     def take_back(self, call_id: int) -> None:
-        """Withdraw the waiting frames of a call that has no caller."""
+        """Withdraw the frames of a call, which has no caller, that wait for room. Does nothing in the handshake."""
         if self.channel is not None:
             self.channel.take_back_all(call_id)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """Return a sender of a stream's items."""
+        """Return a sender of a stream's items to a connected client, which may send ``credit`` bytes at first."""
         assert self.channel is not None
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def allocate(self, size: int) -> _core.Buffer:
-        """Allocate a block of shared memory. Raises SharedMemoryError if that fails."""
+        """Allocate a block for a connected client. Raises SharedMemoryError if that fails, ChannelError once closed."""
         assert self.channel is not None
         return block_allocation.allocate(self.channel, size)
 
     def fault(self, reason: str) -> None:
-        """Close this connection, and report the broken rule to the client."""
+        """Close this connection, and report the broken rule to the client and, if connected, to the layer above."""
         self._send_control(control.Goodbye(reason, fault=True))
         self._end(RemoteProtocolError(f"{self}: {reason}"))
 
     def close(self, reason: str) -> None:
-        """Send a goodbye, and close the connection. A client in its handshake may try the next server."""
+        """Send a goodbye, and close the connection. Idempotent. A client in its handshake may try the next server."""
         if self.channel is None:
             self._refuse(reason, try_again=True)
             return
@@ -154,7 +157,7 @@ class ShmPeer(Peer):
         self.abandon(closing=True)
 
     def go_away(self) -> None:
-        """Ask the client to make its next call on another connection."""
+        """Ask a connected client to make its next call on another connection."""
         if self.channel is not None:
             self._send_control(control.GoAway())
 
@@ -240,7 +243,7 @@ class ShmPeer(Peer):
         self._listener.handshakes.request(self)
 
     def begin(self) -> None:
-        """Send the welcome: the client's turn for a handshake has come."""
+        """Send the welcome, or refuse the client: its turn for a handshake has come. Call this after its hello."""
         assert self._hello is not None
         if self._listener.health != "serving":
             self._refuse_for_now()
@@ -306,7 +309,10 @@ class ShmPeer(Peer):
             self.fault(DOORBELL_CLOSED)
 
     def reject_for_now(self, reason: str) -> None:
-        """Reject a client that took too long. It may try again."""
+        """Log the rejection of a client in its handshake, refuse the client for this reason, and close the connection.
+
+        The client may try again.
+        """
         level = self._listener.refusals.level_for(reason, logging.WARNING)
         logger.log(level, "%s was turned away: %s", self, reason)
         self._refuse(reason, try_again=True)
@@ -350,7 +356,8 @@ class ShmPeer(Peer):
     def abandon(self, *, closing: bool = False) -> None:
         """Close the descriptors, which suffices in a forked child.
 
-        ``closing``: True to release the other resources, and to unregister from the loop and the listener, too.
+        ``closing``: True to release the other resources, and to unregister from the loop and the listener, too. Neither
+        the client nor the layer above gets a message. Idempotent.
         """
         if not self._open:
             return

@@ -31,8 +31,8 @@ _TRIES: Final = 10
 class NewSegment:
     """A segment that this process has created, with names.
 
-    ``for_uid``: user that gets access, besides its own user and root. ``semaphores``: True if it has semaphores. Raises
-    SharedMemoryError if the segment cannot be created.
+    The creator calls :meth:`unlink` once the client has mapped it. ``for_uid``: user that gets access, besides its own
+    user and root. ``semaphores``: True if it has semaphores. Raises SharedMemoryError if it cannot be created.
     """
 
     def __init__(self, service: str, for_uid: int = 0, *, semaphores: bool = True) -> None:
@@ -104,7 +104,7 @@ class NewSegment:
 
 
 def unlink(segment: str, semaphores: tuple[str, str] | None) -> None:
-    """Unlink the names of a segment as far as permitted, the segment last."""
+    """Unlink the names of a segment as far as permitted, the segment last. Ignores missing names and errors."""
     # Errors are ignored: a name that cannot be removed stays.
     for name in semaphores or ():
         with contextlib.suppress(posix_ipc.Error, OSError):
@@ -147,7 +147,7 @@ def _grant_access(path: Path, uid: int) -> None:
 
 
 def open_segment(name: str, owner: int) -> _core.Descriptor:
-    """Open the segment that a server of user ``owner`` has named.
+    """Open the segment that a server of user ``owner`` has named, and return its file, which the caller closes.
 
     Raises RemoteProtocolError if the name is invalid, or leads to no segment of that user; SharedMemoryError if this
     process lacks a resource.

@@ -27,7 +27,11 @@ POLL_INTERVAL: Final = 1e-3
 
 
 class ShmListener(Listener[ShmPeer]):
-    """The server of one name, which gives each client a segment and passes its frames to the inbox."""
+    """The server of one name, which gives each client a segment and passes its frames to the inbox.
+
+    With ``claim``, holds the name, and raises the errors of :class:`~shmrpc.host.service_socket.ServiceSocket`. Raises
+    ValueError if the endpoints do not fit into a welcome.
+    """
 
     adopts = True
 
@@ -65,7 +69,7 @@ class ShmListener(Listener[ShmPeer]):
         )
 
     def accept(self, hello: control.Hello, uid: int) -> handshake.AcceptedClient:
-        """Create the resources of a client of this user, as :func:`handshake.accept_client` does."""
+        """Create the resources of a client of this user. Raises as :func:`handshake.accept_client` does."""
         return handshake.accept_client(hello, self._offer, self._options, uid)
 
     def connected(self, peer: ShmPeer) -> Any:
@@ -75,7 +79,7 @@ class ShmListener(Listener[ShmPeer]):
         return self._connected(peer)
 
     def adopt(self, accepted: socket.socket) -> None:
-        """Serve the process at the other end of a control socket; refuse a process that is not trusted."""
+        """Serve the process at the other end of a control socket, now owned here; refuse an untrusted process."""
         credentials = check_credentials(accepted, self.service, self._options.users)
         if credentials is not None:
             accepted.setblocking(False)
@@ -97,7 +101,7 @@ class ShmListener(Listener[ShmPeer]):
             peer.reject_for_now("too many clients come at once")
 
     def close(self, reason: str) -> None:
-        """Release the name, and close the connections of all clients."""
+        """Release the name, and close the connections of all clients. Call this once."""
         deadlock_guard.unregister(self.service, self._loop)
         if self._acceptor is not None:
             self._acceptor.close()
@@ -124,16 +128,19 @@ class ShmInbox(Inbox):
         return self._poller
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> ShmListener:
-        """Claim the service's name, unless ``claim`` is False. Raises ServiceInUse if another live server has it."""
+        """Return a listener, which claims the service's name if ``claim``. Raises as :class:`ShmListener`."""
         return ShmListener(offer, on_change, self._options, self, claim=claim)
 
     def poll_if_due(self) -> None:
-        """Take arrived frames if the loop has not run for a while. Must not be called within a task."""
+        """Take arrived frames if none were taken for POLL_INTERVAL seconds. Must not be called within a task."""
         if time.monotonic() - self._taken_at > POLL_INTERVAL:
             self.pump()
 
     def pump(self) -> None:
-        """Have frames taken, then rest until a doorbell rings, or for one iteration of the loop."""
+        """Have frames taken now, then have the doorbell or the next iteration of the loop call this again.
+
+        Does nothing once closed. Raises what ``take`` raises.
+        """
         if self._pump_handle is not None:
             self._pump_handle.cancel()
             self._pump_handle = None
@@ -151,7 +158,7 @@ class ShmInbox(Inbox):
             self._pump_handle = self._loop.call_soon(self.pump)
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving. Idempotent. Connections stay open until their listeners close them."""
         self._open = False
         if self._pump_handle is not None:
             self._pump_handle.cancel()

@@ -43,7 +43,9 @@ def connect(
 
     ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called with
     the reason after each failed attempt. Raises ServiceUnavailable if no server takes the client in time, or if one
-    refuses; LocalProtocolError in the thread of the server's event loop.
+    refuses; LocalProtocolError in the thread of the server's event loop, if the server's user is not trusted, or if the
+    directory is not safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if this process lacks a
+    resource; ValueError for an invalid name.
     """
     deadlock_guard.check_thread(service)
     retry = ConnectRetry(service, timeout, options.users, note)
@@ -61,7 +63,11 @@ def connect(
 def inherit(
     control_socket: socket.socket, service: str, options: ConnectionOptions, make: Make[_ThreadConnection]
 ) -> _ThreadConnection:
-    """Connect to the owner of the other end of a socket pair. Raises ConnectionLost if it has left."""
+    """Connect to the owner of the other end of a socket pair, and return the connection that ``make`` creates.
+
+    The connection owns the socket, which is closed on failure. Raises ConnectionLost if the other end was closed or
+    does not answer within control.STEP_TIMEOUT seconds, and otherwise as :func:`handshake.connect_client` does.
+    """
     return _run_handshake(control_socket, options, ConnectRetry(service, control.STEP_TIMEOUT), make)
 
 
@@ -93,7 +99,7 @@ def _receive_answer(dialled: socket.socket, limit: float) -> rendezvous.Packet |
 
 
 class ThreadConnection:
-    """A client's connection that threads wait on."""
+    """A client's connection that threads wait on. Owns the control socket ``dialled`` and the channel."""
 
     #: Maximum bytes of a stream that wait for its reader; extra credit as in :attr:`Connection.extra_credit`.
     stream_window = WINDOW
@@ -167,11 +173,11 @@ class ThreadConnection:
             turn.release()
 
     def allocate(self, size: int) -> _core.Buffer:
-        """Allocate a block of shared memory. Raises SharedMemoryError, or ConnectionLost if the server has left."""
+        """Allocate a block of ``size`` bytes or more. Raises as :func:`block_allocation.allocate` does."""
         return block_allocation.allocate(self.channel, size, self._control)
 
     def sender(self, opcode: int, call_id: int, credit: int) -> _core.StreamSender:
-        """Return a sender of a stream's items."""
+        """Return a sender of a stream's items, which may send ``credit`` bytes at first."""
         return _core.StreamSender(self.channel, opcode, call_id, credit, OVERHEAD)
 
     def check_process(self) -> None:
@@ -179,7 +185,7 @@ class ThreadConnection:
         fork.check_same_process(self.service, self._made_by)
 
     def fault(self, error: Exception) -> ShmrpcError:
-        """Close the connection, report the broken rule to the server, and return the error to raise."""
+        """Close the connection, report the broken rule to the server, and return the RemoteProtocolError to raise."""
         if isinstance(error, _core.PeerLeft):
             error = RemoteProtocolError(DOORBELL_CLOSED)
         with contextlib.suppress(OSError):
@@ -188,20 +194,23 @@ class ThreadConnection:
         return RemoteProtocolError(f"the server of {self.service!r} ({describe_process(self.pid)}): {error}")
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection with a goodbye, and wake the threads that wait. Idempotent. Does not wait."""
         if self._open:
             with contextlib.suppress(OSError):
                 self._control.send(control.encode(control.Goodbye("closed")))
             self.abandon()
 
     def __del__(self) -> None:
-        """Close the descriptors of a connection that was dropped open."""
+        """Close the descriptors of a connection that was dropped open, and issue a ResourceWarning."""
         if getattr(self, "_open", False):
             self.abandon()
             warn_unclosed(self.service, self)
 
     def abandon(self) -> None:
-        """Close the descriptors without a message to the server. In a forked child, only the parent may send one."""
+        """Close the descriptors without a message to the server, and wake the threads that wait. Idempotent.
+
+        In a forked child, only the parent may send a message.
+        """
         # Each step is idempotent, because a signal handler may raise between them.
         self.channel.close()
         self.calls.interrupt()

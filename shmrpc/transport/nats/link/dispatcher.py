@@ -35,17 +35,17 @@ class Dispatcher:
         self._delivery = ScheduledDelivery(self._deliver)
 
     def open_end(self, take: Receiver) -> str:
-        """Return an unguessable subject, whose messages are passed to ``take``."""
+        """Return an unguessable subject, whose messages are passed to ``take`` until :meth:`close_end`."""
         end = subjects.make_end()
         self._receivers[end] = take
         return f"{self._prefix}.{end}"
 
     def close_end(self, subject: str) -> None:
-        """Stop receiving the messages of a subject."""
+        """Stop receiving the messages of a subject. Raises KeyError if it is not open."""
         del self._receivers[subject.rpartition(".")[2]]
 
     def open_inbox(self, take: OnMessage) -> str:
-        """Return a subject whose messages are passed to ``take``.
+        """Return a subject whose messages are passed to ``take`` until :meth:`close_inbox`.
 
         Empty data means that NATS did not deliver a message with this reply subject, or that the link has ended.
         """
@@ -56,7 +56,7 @@ class Dispatcher:
         return subject
 
     def close_inbox(self, subject: str) -> None:
-        """Stop receiving the messages of an inbox."""
+        """Stop receiving the messages of an inbox. Raises KeyError if it is not open."""
         del self._inboxes[subject]
         self.close_end(subject)
 
@@ -76,7 +76,7 @@ class Dispatcher:
         self._delivery.schedule()
 
     def cancel(self) -> None:
-        """Cancel the scheduled delivery of messages."""
+        """Cancel the scheduled delivery of messages, which stay queued."""
         self._delivery.cancel()
 
     def _dispatch(self, end: str, data: bytes, sender: str, is_undelivered: bool) -> None:
@@ -88,7 +88,7 @@ class Dispatcher:
             self._publish(sender, data[:PROOF])
 
     def _deliver(self) -> None:
-        """Deliver all queued messages."""
+        """Deliver all queued messages, then call ``on_delivered``. After an exception, a later iteration continues."""
         try:
             while self._received:
                 take, message = self._received.popleft()

@@ -21,7 +21,7 @@ _END: Final = b"\r\n"
 
 @functools.cache
 def parser_class() -> type[Any]:
-    """Return the class of the parser. Imports nats-py when first called."""
+    """Return the class of the parser. Imports nats-py when first called; raises ImportError without it."""
     module = importlib.import_module("nats.protocol.parser")
     broken = importlib.import_module("nats.errors").ProtocolError
 
@@ -99,7 +99,7 @@ def parser_class() -> type[Any]:
 
 
 def make_client() -> Any:
-    """Create a client of NATS with the robust parser."""
+    """Create a client of NATS with the robust parser. The client is not connected. Raises ImportError."""
     client = importlib.import_module("nats").NATS()
     client._ps = parser_class()(client)
     return client

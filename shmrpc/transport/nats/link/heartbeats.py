@@ -32,12 +32,12 @@ class Heartbeats:
         self._last_stall = (0.0, 0.0)
 
     def begin(self) -> None:
-        """Run the first check."""
+        """Run the first check, which schedules the later ones in the loop. Call this once."""
         self._due = time.monotonic()
         self._check_pipes()
 
     def stop(self) -> None:
-        """Stop checking."""
+        """Stop checking for good. Idempotent."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -81,7 +81,7 @@ class Heartbeats:
 
 
 def _end_silent(pipe: Pipe, silence: float) -> None:
-    """End the connection of a pipe whose peer has been silent for ``silence`` seconds."""
+    """End the connection of a pipe whose peer has been silent for ``silence`` seconds; discard a closing pipe."""
     if pipe.is_closing:
         pipe.discard()
         return

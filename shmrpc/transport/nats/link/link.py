@@ -50,7 +50,7 @@ async def acquire(address: NatsAddress, timeout: float | None = None) -> Link:
     """Return the event loop's link to an address, created on first use. The caller must call :meth:`Link.release`.
 
     Raises ServiceUnavailable if NATS cannot be reached, refuses access, or takes longer than ``timeout`` seconds;
-    NatsMisconfigured for a mistake on this side.
+    NatsMisconfigured for a mistake on this side; ImportError without nats-py. None: no limit but NATS's client's own.
     """
     links = _links.setdefault(asyncio.get_running_loop(), {})
     link = links.get(address)
@@ -202,7 +202,7 @@ class Link:
         self._lose(self.errors.recent_error())
 
     def add(self, pipe: Pipe) -> tuple[str, str]:
-        """Register a pipe, which uses the link until it is removed; return its subject, and that of its notices."""
+        """Register a pipe, a user of the link until :meth:`remove`; return its subject, and that of its notices."""
         self.users += 1
         self._pipes.add(pipe)
         open_end = self._dispatcher.open_end
@@ -212,26 +212,32 @@ class Link:
         )
 
     def remove(self, pipe: Pipe) -> None:
-        """Unregister a closed pipe, and release its use of the link."""
+        """Unregister a closed pipe, and release its use of the link. Call this once for each pipe."""
         self._pipes.discard(pipe)
         self._dispatcher.close_end(pipe.subject)
         self._dispatcher.close_end(pipe.notices)
         self.release()
 
     def schedule_send(self, pipe: Pipe) -> None:
-        """Have the messages of a pipe sent soon."""
+        """Have the messages of a pipe sent soon, by the link's own task. Does not wait."""
         if not pipe.is_queued:
             pipe.is_queued = True
             self._sending_pipes.append(pipe)
         self._has_work.set()
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Send a message outside of any connection. ``reply``: subject for replies."""
+        """Queue a message outside of any connection, of at most ``largest`` bytes: a longer one breaks the link.
+
+        ``reply``: subject for replies. The message is lost if the link breaks or never opens.
+        """
         self._outbox.append((subject, data, reply))
         self._has_work.set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a short coroutine in a task that is never cancelled: cancelling could break NATS's client."""
+        """Run a short coroutine in a task that is never cancelled: cancelling could break NATS's client.
+
+        The end of the link waits for the task, at most 1 s.
+        """
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -263,7 +269,7 @@ class Link:
             self._lose(f": {error_text(error)}")
 
     async def subscribe(self, subject: str, take: OnMessage, group: str = "") -> Any:
-        """Pass the messages of a subject to ``take``; return the subscription. ``group``: queue group.
+        """Pass the messages of a subject to ``take``; return the subscription once it works. ``group``: queue group.
 
         Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
         """
@@ -325,7 +331,7 @@ class Link:
             callback()
 
     def release(self) -> None:
-        """Release a use of the link. After the last one, the link closes in the background."""
+        """Release a use of the link. After the last one, the link closes in the background, for good."""
         self.users -= 1
         if self.users == 0 and self._closing is None:
             self._forget()

@@ -63,7 +63,7 @@ class LinkErrors:
     def recent_error(self) -> str:
         """Return the error recorded in the last five seconds, or else the last one of NATS's client, after a colon.
 
-        Return "" if there is none.
+        Return "" if there is none. ``client`` must be set.
         """
         last = self.client.last_error
         if self.last and time.monotonic() - self._when < 5:
@@ -82,13 +82,13 @@ class LinkErrors:
         return f"{text}; is nats-server running there?" if refused else text
 
     def timeout_error(self, late: TimeoutError) -> ServiceUnavailable:
-        """Return the error for a link that did not open in time."""
+        """Return the error for a link that did not open in time: NatsTimeout if no error was recorded."""
         if not self.last:
             return NatsTimeout(f"NATS at {self._address} does not answer")
         return ServiceUnavailable(f"cannot reach NATS at {self._address}: {self.explain_failure(late)}")
 
     def describe_loss(self) -> str:
-        """Return the probable reason for lost messages."""
+        """Return the probable reason for lost messages, as for :meth:`recent_error`, or a general one."""
         return (self.recent_error() or ": ").removeprefix(": ") or (
             "this process or its network is too slow (a slow consumer), or NATS was restarted"
         )

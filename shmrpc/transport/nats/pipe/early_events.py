@@ -36,14 +36,14 @@ class EarlyEvents:
         self.keep(frame)
 
     async def first(self) -> Event:
-        """Wait for the first event, and remove and return it. Call this once."""
+        """Wait without a limit for the first event; remove and return it. Call this once, before :meth:`deliver`."""
         await self._first
         return self._events.popleft()
 
     def deliver(
         self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[CloseReason], None]
     ) -> None:
-        """Remove all events, and pass each to the function for its kind."""
+        """Remove all events, and pass each to the function for its kind. After an exception, the others are lost."""
         events, self._events = self._events, deque()
         for event in events:
             if isinstance(event, CloseReason):

@@ -40,11 +40,10 @@ class FrameReader:
         self._partial: PartialFrame | None = None
 
     def read(self, data: bytes, at: int, clock: int) -> None:
-        """Deliver the frames that a message completes. The bytes of frames begin at position ``at``.
+        """Deliver the frames that a message completes, and keep a partial one. The bytes of frames begin at ``at``.
 
-        ``clock``: the sender's clock in nanoseconds.
-
-        Raises RemoteProtocolError or struct.error for invalid data.
+        ``clock``: the sender's clock in nanoseconds. Drops the rest of the message once ``deliver`` returns False.
+        Raises RemoteProtocolError or struct.error for invalid data, and what ``deliver`` raises.
         """
         end = len(data)
         while at < end:
@@ -78,5 +77,5 @@ class FrameReader:
         return self._deliver(partial.opcode, partial.call_id, partial.body(), clock)
 
     def clear(self) -> None:
-        """Discard the partial frame."""
+        """Discard the partial frame, if there is one."""
         self._partial = None

@@ -50,7 +50,10 @@ class PartialFrame:
         return self._section == len(self._sizes)
 
     def fill(self, data: memoryview) -> int:
-        """Take bytes of the frame; return their number. Raises RemoteProtocolError for too large buffers."""
+        """Take the bytes of the frame at the start of ``data``; return their number.
+
+        The frame may refer to ``data``, whose bytes must not change. Raises RemoteProtocolError for too large buffers.
+        """
         used = 0
         while used < len(data) and not self.is_complete:
             step = min(self._missing, len(data) - used)

@@ -69,7 +69,7 @@ _REQUESTS: Final = frozenset(frames.REQUESTS)
 
 
 class Pipe:
-    """One end of a connection over NATS. ``limits``: those of this side, until :meth:`set_limits`."""
+    """One end of a connection over NATS, a user of ``link`` until closed. ``limits``: until :meth:`set_limits`."""
 
     def __init__(self, link: PipeLink[Pipe], limits: FrameLimits) -> None:
         self._link = link
@@ -122,7 +122,7 @@ class Pipe:
         self._max_waiting = limits.max_memory + limits.max_frame
 
     async def first_message(self) -> Message:
-        """Wait for the first message and return it, before :meth:`listen`.
+        """Wait without a limit for the first message and return it, before :meth:`listen`.
 
         Raises the reason if the connection ends first, RemoteProtocolError if the peer sends a frame first.
         """
@@ -148,7 +148,7 @@ class Pipe:
         self._loop.call_soon(begin)
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Send a frame. Returns False if so many bytes wait that the sender should wait, too.
+        """Send a frame once the peer is set. Returns False if the sender should wait before the next frame.
 
         Raises Oversize, ChannelError if the connection is closed, or Backlog if the other side reads nothing.
         """
@@ -333,7 +333,7 @@ class Pipe:
         return self.is_open
 
     def fault(self, reason: str) -> None:
-        """End the connection, and report the broken rule to the other side and to the layer above."""
+        """End the connection, unless closing, and report the broken rule to the other side and the layer above."""
         if self.is_open and not self._closing:
             reason = one_line(reason)
             self.send_message(control.Goodbye(reason, fault=True))
@@ -341,7 +341,7 @@ class Pipe:
             self._on_end(CloseReason(RemoteProtocolError(f"{self.peer_description}: {reason}")))
 
     def end(self, error: ShmrpcError, reached: int | None = None) -> None:
-        """End the connection, and report the error to the layer above.
+        """End the connection, unless it is closing, and report the error to the layer above.
 
         ``reached``: highest id of a call that the other side received, if it has reported one. The default is the
         id before that of the first call that certainly was not delivered.
@@ -353,7 +353,7 @@ class Pipe:
             self._on_end(CloseReason(error, reached))
 
     def finish(self) -> None:
-        """Close once all bytes are sent, or after a timeout. From now on, received frames are discarded."""
+        """Close once all bytes are sent, or after 5 to 30 s. From now on, received frames are discarded."""
         self._closing = True
         queue = self._queue
         if not queue.pieces or not self.peer or queue.undelivered_count or not self._link.is_open:

@@ -23,7 +23,7 @@ class PipeLink(Protocol[_P_contra]):
     budget: WindowBudget
 
     def add(self, pipe: _P_contra, /) -> tuple[str, str]:
-        """Register a pipe; return the subject of its messages, and that of its notices."""
+        """Register a pipe until :meth:`remove`; return the subject of its messages, and that of its notices."""
         ...
 
     def remove(self, pipe: _P_contra, /) -> None:
@@ -31,7 +31,7 @@ class PipeLink(Protocol[_P_contra]):
         ...
 
     def schedule_send(self, pipe: _P_contra, /) -> None:
-        """Schedule the messages of a pipe."""
+        """Have the messages of a pipe sent soon. Does not wait."""
         ...
 
     def run(self, work: Coroutine[Any, Any, Any], /) -> asyncio.Task[Any]:
@@ -39,7 +39,7 @@ class PipeLink(Protocol[_P_contra]):
         ...
 
     async def flush(self) -> bool:
-        """Wait until NATS has processed all sent messages. Returns False if it has not."""
+        """Wait until NATS has processed all sent messages. Returns False if it has not within 2 s, or refuses."""
         ...
 
     def describe_loop_stall(self) -> str:

@@ -124,5 +124,5 @@ class SendQueue:
         return first - 1 if first else None
 
     def clear(self) -> None:
-        """Discard the unsent bytes."""
+        """Discard the unsent bytes of a closed pipe. ``waiting_bytes`` keeps its value."""
         self.pieces.clear()

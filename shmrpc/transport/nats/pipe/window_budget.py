@@ -39,7 +39,7 @@ class WindowBudget:
         return self.change(0, self.share)
 
     def leave(self, window: int) -> None:
-        """Take back the window of a closed pipe."""
+        """Take back the window of a closed pipe, which has ``window`` bytes now. Call this once for each pipe."""
         self._pipe_count -= 1
         self._assigned -= window
 

@@ -44,8 +44,9 @@ impl Drop for FrameLoans<'_> {
 
 impl Channel {
     /// Send a body with the buffers that it refers to. Buffers and a large body go by reference if there is memory for
-    /// them. `keep` creates a payload that outlives the call, for a body alone in the frame; `role` is as in
-    /// [`Channel::publish`].
+    /// them, and else are copied into the frame. `keep` creates a payload that outlives the call, for a body alone in
+    /// the frame. Fails as [`Channel::publish`] does, and with `Oversize` if what remains in the frame is too large;
+    /// then no loan stays. A client with much memory lent first waits for up to 2 ms for the peer to release some.
     ///
     /// # Safety
     /// Each of `buffers` is readable for its length.
@@ -152,7 +153,7 @@ impl Channel {
         }
     }
 
-    /// End the loans of a frame that was not sent.
+    /// End the loans of a frame of this side that was not sent. Does nothing if the frame is no parcel.
     pub(super) fn cancel_loans(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
             let parsed = parcel::parse(payload).expect("a table of our own");

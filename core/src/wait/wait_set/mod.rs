@@ -151,7 +151,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         !announced.is_empty() && !is_left() && self.wake_next(announced)
     }
 
-    /// Wake all sleepers, after a change. Return their number.
+    /// Wake all sleepers, after a change. Return the number of those that this call has woken.
     #[inline]
     pub fn wake_all(&self) -> usize {
         let announced = self.announced();
@@ -175,7 +175,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         }
     }
 
-    /// Return the number of sleepers, including those that are about to sleep. A hint.
+    /// Return the number of sleepers, including those about to sleep and those just woken. A hint.
     pub fn sleepers(&self) -> usize {
         self.announced().slots().count()
     }

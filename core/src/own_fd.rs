@@ -34,7 +34,7 @@ impl From<OwnedFd> for OwnFd {
 }
 
 impl OwnFd {
-    /// Return the descriptor itself, for a call that takes it over.
+    /// Return the descriptor itself, for a call that takes it over, without the protection in forked children.
     pub fn into_inner(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so nothing uses the descriptor afterwards.

@@ -53,7 +53,7 @@ struct Entry<K> {
 pub enum Expected {
     /// A frame, on any channel.
     Frame,
-    /// A packet from this socket, for another reader. A closed socket has none.
+    /// A packet from this socket, for another reader. If the descriptor is closed, the wait ends soon.
     Packet(RawFd),
 }
 

@@ -221,6 +221,8 @@ impl PeerUpdates {
 }
 
 impl Swept for Loans {
+    /// Process the releases that have come, remove the idle extents, give their memory back to the system, and tell the
+    /// peer. Does nothing after the end of the connection. Removals that could not be sent are sent later.
     fn sweep(&self, now: u64, patience: u64) {
         let Some(sender) = self.theirs.sender() else {
             return;
@@ -238,6 +240,7 @@ impl Swept for Loans {
         let _ = self.send_removals(&mut updates);
     }
 
+    /// Return true while the connection exists and this side has extents.
     fn is_swept(&self) -> bool {
         self.theirs.sender().is_some() && self.ours.has_extents()
     }

@@ -145,6 +145,7 @@ pub struct Loan {
 }
 
 impl Drop for Loan {
+    /// End the loan, and tell the peer if the connection still exists. Does nothing in a forked child.
     fn drop(&mut self) {
         if self.peer.process != std::process::id() {
             return;

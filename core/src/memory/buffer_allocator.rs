@@ -209,6 +209,7 @@ pub struct BlockHold {
 }
 
 impl Drop for BlockHold {
+    /// Release the hold, which frees a block without loans. Does nothing in a forked child.
     fn drop(&mut self) {
         if self.allocator.is_ours() {
             lock(&self.allocator.owned).arena.release_hold(self.place);

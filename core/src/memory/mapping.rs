@@ -67,6 +67,7 @@ impl MappedRange {
 }
 
 impl Drop for MappedRange {
+    /// Unmap the range, in a forked child too.
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; no reference into it outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
@@ -111,6 +112,7 @@ const RETIRED: usize = 1 << (usize::BITS - 1);
 pub struct MappingView(Arc<SharedMapping>);
 
 impl Drop for MappingView {
+    /// Unmap the file if this was the last view of a retired mapping.
     fn drop(&mut self) {
         // AcqRel: the accesses of other views are before the file is unmapped.
         let before = self.0.views.fetch_sub(1, Ordering::AcqRel);

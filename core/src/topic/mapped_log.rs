@@ -141,6 +141,7 @@ impl LogMemory for MappedLog {
         unsafe { append_from(out, from, len as usize) };
     }
 
+    /// Allocate memory for the range in steps; after an error a part of it may have memory.
     fn populate(&self, at: u64, len: u64) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Err(io::Error::from_raw_os_error(libc::EPERM));

@@ -107,6 +107,7 @@ impl AsFd for Doorbell {
 }
 
 impl Drop for Doorbell {
+    /// Remove the socket file, unless a later owner of the path has replaced it. Errors are ignored.
     fn drop(&mut self) {
         // The file may be gone with its directory, or belong to a later owner of the path.
         if inode_of(&self.path) == self.inode {

@@ -35,6 +35,7 @@ struct FrameLoans<'a> {
 }
 
 impl Drop for FrameLoans<'_> {
+    /// Cancel the loans, unless the frame was sent.
     fn drop(&mut self) {
         for entry in &self.entries {
             self.loans.cancel(entry);

@@ -28,6 +28,8 @@ impl ReleaseSender for Channel {
         }
     }
 
+    /// Process the releases that come before the next other frame, which stays, and wake a peer that waits for room.
+    /// Does nothing while another thread has the receiving end.
     fn collect_releases(&self) -> Result<(), Violation> {
         match self.receiver.try_lock() {
             Ok(mut receiver) => {

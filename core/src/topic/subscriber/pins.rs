@@ -26,6 +26,7 @@ pub(super) struct PinTable<D: Words> {
 }
 
 impl<D: Words> Drop for PinTable<D> {
+    /// Release the seat if it still belongs to this process. No process is woken.
     fn drop(&mut self) {
         // After this process has left, the seat may belong to another one.
         if (self.is_ours)() && self.directory.owner(self.seat) == self.self_id {
@@ -100,6 +101,7 @@ impl<L: LogMemory, D: Words> PinnedBlock<L, D> {
 }
 
 impl<L: LogMemory, D: Words> Drop for PinnedBlock<L, D> {
+    /// Unpin the block, if that was not done, and let the next call to receive report the wake-up that is due.
     fn drop(&mut self) {
         if self.end() {
             self.pins.is_waited_for.store(true, Relaxed); // The next call to receive reports it.

@@ -26,7 +26,7 @@ pub(crate) fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<u
     }
 }
 
-/// Return the status of an open file.
+/// Return the status of an open file, or the error of fstat(2).
 pub(crate) fn fstat(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: zeros are a valid `stat`, which is written.
     unsafe {

@@ -87,7 +87,8 @@ impl Loans {
         }
     }
 
-    /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator.
+    /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator. `updates` is
+    /// locked. Fails as [`allocate`](Self::allocate) does; nothing is added then.
     fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
         if updates.is_closed {
             return Err(AllocError::PeerClosed { asked: len });

@@ -245,8 +245,8 @@ impl SharedMapping {
     }
 
     /// Replace the mapping from `start` on by the same part of another mapping of this size, as
-    /// [`exchange`](Self::exchange) does, and unmap the rest of the other one: for a file that cannot be mapped in this
-    /// way again.
+    /// [`exchange`](Self::exchange) does, with the same errors, and unmap the rest of the other one: for a file that
+    /// cannot be mapped in this way again. After an error the other mapping is gone, too.
     ///
     /// # Panics
     /// If `start` is not within the mapping, or the other mapping has another size.

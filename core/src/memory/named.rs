@@ -52,7 +52,8 @@ pub fn unlock(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
 
-/// Lock a file that was just created. Return false if another process has the lock, or has removed the name.
+/// Lock a file that was just created, without waiting. Return false if another process has the lock, or has removed the
+/// name.
 fn lock_new(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
 }
@@ -68,12 +69,14 @@ pub fn remove(name: &str) -> io::Result<()> {
     std::fs::remove_file(path(name)?)
 }
 
-/// Take the lock that proves that the creator of a file is alive. Return false if another process has it.
+/// Take the exclusive lock that proves that the creator of a file is alive, without waiting. Return false if another
+/// open file has a lock.
 fn lock(file: &File) -> io::Result<bool> {
     flock(file, libc::LOCK_EX)
 }
 
-/// Take or release a lock, without blocking. Return false if another process has it.
+/// Take or release a lock, as `kind` says, without blocking. Return false if another open file has one that excludes
+/// it; any other failure is an error.
 fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
     let locked = retry_interrupted(|| unsafe {
@@ -96,7 +99,7 @@ fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     used.iter().try_for_each(|each| allocate_range(file, each))
 }
 
-/// Allocate memory for a range, despite signals.
+/// Allocate memory for a range, in bytes, despite signals. Fails with ENOSPC if there is too little.
 fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
     let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
     loop {

@@ -238,7 +238,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Return the bytes of memory that the file has, as the kernel counts them.
+    /// Return the bytes of memory that the file has, as the kernel counts them. Fails with EBADF once the file is
+    /// closed.
     pub fn allocated(&self) -> io::Result<u64> {
         self.allocator.allocated()
     }

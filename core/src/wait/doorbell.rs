@@ -120,7 +120,7 @@ impl Drop for Doorbell {
 pub struct Ringer(OwnFd);
 
 impl Ringer {
-    /// Create a sender, without a name and without messages to receive.
+    /// Create a sender, without a name and without messages to receive. Fails if this process can open no descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Ringer(socket()?.into()))
     }

@@ -38,7 +38,8 @@ pub const SLICE: u64 = 300_000;
 /// Number of polls of the ring between two readings of the clock, in a spinning wait.
 pub(crate) const POLLS_PER_CLOCK: u32 = 32;
 
-/// One side of a connection.
+/// One side of a connection. A method fails with a [`Violation`] if an index or a frame of the peer is impossible, or
+/// if the memory was truncated; the owner then closes the channel.
 pub struct Channel {
     writer: Mutex<FrameWriter<MappedRing>>,
     receiver: Mutex<Receiver>,
@@ -145,7 +146,7 @@ impl Channel {
         self.wakers.loop_waker.drain()
     }
 
-    /// Send a frame that does not begin a call, as [`publish`](Self::publish) does.
+    /// Send a frame that does not begin a call, as [`publish`](Self::publish) does, with the same errors.
     #[inline]
     pub fn send(
         &self,

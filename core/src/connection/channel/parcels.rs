@@ -118,7 +118,7 @@ impl Channel {
     /// Process the releases that have come. If many bytes are lent, a client also waits a moment for further releases,
     /// because a sender far ahead of its peer gains nothing, and memory that was just used is still in the caches.
     ///
-    /// A server does not wait, because it has other clients.
+    /// A server does not wait, because it has other clients. The wait spins and yields, for up to 2 ms.
     fn wait_for_memory(&self) -> Result<(), Violation> {
         self.collect_releases()?;
         if !self.is_client {

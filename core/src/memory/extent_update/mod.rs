@@ -160,7 +160,7 @@ fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
     }
 }
 
-/// Return true if the peer has closed the socket: an empty packet looks like its end.
+/// Return true if the peer has closed or shut down its end of the socket: an empty packet looks like its end.
 fn ended(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut asked = libc::pollfd {
         fd: socket.as_raw_fd(),

@@ -130,7 +130,8 @@ impl<M: RingMemory> FrameReader<M> {
     }
 
     /// Read the header of the next frame, if it has come, and store how the frame comes. A frame that does not fit in
-    /// the ring is read in pieces from now on, and a growth of the ring is applied. Return as [`peek`](Self::peek).
+    /// the ring is read in pieces from now on, and a growth of the ring is applied. Return and fail as
+    /// [`peek`](Self::peek) does.
     #[inline]
     fn parse_header(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();
@@ -173,8 +174,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.peek()
     }
 
-    /// Apply the frame that announces a growth, and continue with the next one. The ring grows each time, so the
-    /// recursion ends.
+    /// Apply the frame that announces a growth, whose first word is `first`, and continue with the next one. Fails if
+    /// it has a payload or an impossible size. The ring grows each time, so the recursion ends.
     #[cold]
     fn grow(&mut self, first: u64) -> Result<Option<Header>, Violation> {
         let to = self.ring.get_word(WORD);

@@ -214,7 +214,7 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Publish as much of the pending frames as there is room for; a frame of more than half the ring goes in pieces.
-    /// Return true if anything was published: the caller then wakes the reader.
+    /// Return true if anything was published: the caller then wakes the reader. Fails as [`send`](Self::send) does.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
@@ -254,8 +254,9 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(published)
     }
 
-    /// Announce a sleep for room in the way `how`, and check again. Return true if less than half of the ring is free:
-    /// the caller may sleep. Else withdraw the announcement.
+    /// Announce a sleep for room in the way `how`, a value of [`flags`], and check again. Return true if less than half
+    /// of the ring is free: the caller may sleep. Else withdraw the announcement. Fails as [`send`](Self::send) does,
+    /// with the announcement in place.
     pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;

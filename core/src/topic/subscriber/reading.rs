@@ -71,7 +71,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
-    /// Read up to `most` messages of the publisher at this index. Return the event after which it is no longer read.
+    /// Read up to `most` messages of the publisher at this index. The error is the event after which it is no longer
+    /// read; only with [`Policy::KeepLast`] there may be messages before it.
     fn read(
         &mut self,
         index: usize,

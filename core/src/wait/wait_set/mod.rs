@@ -366,7 +366,7 @@ impl<B: WaitSetMemory> Slot<B> {
     }
 
     /// Withdraw the announcement without another check, because the caller gives up or has found its condition true
-    /// before it slept. A wake-up that came for this slot goes to another sleeper.
+    /// before it slept. A wake-up that came for this slot goes to another sleeper. Fails as `withdraw` does.
     pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         if self.withdraw()? {
             self.set.wake_one();

@@ -135,7 +135,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(end)
     }
 
-    /// Return the position at the beginning of the next chunk, which must exist.
+    /// Return the position at the beginning of the next chunk, or a corruption if there is none. The head stays.
     fn cursor_at_next_chunk(
         &self,
         t: &impl ReadWords,
@@ -226,7 +226,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, tail).map(drop)
     }
 
-    /// Return the item at `at`, after a check that it ends before `end`.
+    /// Return the item at `at`, after a check that it has a valid form and ends at `end` or before.
     fn item_at(&self, at: u64, end: u64) -> Result<Item, HeapError> {
         let word = self.words().word(at);
         // Relaxed: the owner lock orders it.
@@ -358,7 +358,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.item_at(at, end)
     }
 
-    /// Remove a claim and unpin its chunk. Return true if the chunk is freed.
+    /// Remove a claim that is in no list, and unpin its chunk. Return true if the chunk is freed: if no other claim pins
+    /// it and the head has passed it.
     pub(super) fn remove_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

@@ -47,7 +47,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         slot_of(self.self_id())
     }
 
-    /// Count items as handed to this member and not processed.
+    /// Count items as handed to this member and not processed, for [`task_done`](Self::task_done).
     pub(super) fn add_outstanding(
         &self,
         t: &mut impl WriteWords,

@@ -358,8 +358,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.item_at(at, end)
     }
 
-    /// Remove a claim that is in no list, and unpin its chunk. Return true if the chunk is freed, because no other claim
-    /// pins it and the head has passed it.
+    /// Remove a claim that is in no list, and unpin its chunk. Return true if the chunk is freed: no other claim pins
+    /// it, and the head has passed it.
     pub(super) fn remove_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

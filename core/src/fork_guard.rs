@@ -30,7 +30,7 @@ impl OriginProcess {
         Ok(OriginProcess(put.err().unwrap_or(fresh)))
     }
 
-    /// Return true in the process whose identity this is.
+    /// Return true in the process whose identity this is; false in its forked children. Makes no system call.
     #[inline]
     pub fn is_current(self) -> bool {
         // Acquire: pairs with the exchange in `stamp`.
@@ -80,7 +80,8 @@ impl<T: Default> PerProcess<T> {
     }
 }
 
-/// Return the word that identifies this process, 0 until it is set; maps its page at first.
+/// Return the word that identifies this process, 0 until it is set. The first call maps its page, for good, and may
+/// fail.
 fn stamp() -> io::Result<&'static AtomicU64> {
     // Acquire: pairs with the exchange below.
     let mut page = STAMP_PAGE.load(Ordering::Acquire);
@@ -105,7 +106,7 @@ fn stamp() -> io::Result<&'static AtomicU64> {
     Ok(unsafe { &*page })
 }
 
-/// Map a page that the kernel wipes in each forked child.
+/// Map a page that the kernel wipes in each forked child, and that the caller owns. Fails if the kernel cannot do so.
 fn wiped_page() -> io::Result<*mut AtomicU64> {
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Return the result of a system call, or its error.
+/// Return the result of a system call that has just been made; if it is negative, return `errno` as the error.
 pub(crate) fn check_syscall<T: Default + PartialOrd>(result: T) -> io::Result<T> {
     if result < T::default() {
         return Err(io::Error::last_os_error());
@@ -11,7 +11,7 @@ pub(crate) fn check_syscall<T: Default + PartialOrd>(result: T) -> io::Result<T>
     Ok(result)
 }
 
-/// Repeat a call as long as signals interrupt it.
+/// Repeat a call as long as signals interrupt it. Return its result; if that is negative, return `errno` as the error.
 pub(crate) fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {
@@ -26,7 +26,7 @@ pub(crate) fn retry_interrupted(mut call: impl FnMut() -> isize) -> io::Result<u
     }
 }
 
-/// Return the status of an open file.
+/// Return the status of an open file, or the error of fstat(2).
 pub(crate) fn fstat(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: zeros are a valid `stat`, which is written.
     unsafe {
@@ -36,7 +36,8 @@ pub(crate) fn fstat(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     }
 }
 
-/// Allocate memory for a range of a file, or free it, depending on the mode of fallocate(2).
+/// Allocate memory for a range of a file, in bytes, or free it, depending on the mode of fallocate(2). Begin again as
+/// long as signals interrupt the call: a long range may take many attempts.
 pub(crate) fn fallocate(
     file: BorrowedFd<'_>,
     mode: libc::c_int,

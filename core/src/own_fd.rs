@@ -24,6 +24,7 @@ pub struct OwnFd {
 }
 
 impl From<OwnedFd> for OwnFd {
+    /// Take over a descriptor of this process. Never fails.
     fn from(fd: OwnedFd) -> Self {
         OwnFd {
             file: file_of(fd.as_raw_fd()).ok(),
@@ -34,7 +35,7 @@ impl From<OwnedFd> for OwnFd {
 }
 
 impl OwnFd {
-    /// Return the descriptor itself, for a call that takes it over.
+    /// Return the descriptor itself, for a call that takes it over, without the protection in forked children.
     pub fn into_inner(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, so nothing uses the descriptor afterwards.
@@ -43,6 +44,7 @@ impl OwnFd {
 }
 
 impl Drop for OwnFd {
+    /// Close the descriptor; in a forked child only if the same file is still under its number.
     fn drop(&mut self) {
         let is_current = self.origin.is_none_or(OriginProcess::is_current);
         let is_copy = || self.file.is_some() && file_of(self.fd.as_raw_fd()).ok() == self.file;

@@ -23,8 +23,8 @@ pub struct Packet {
     pub sender: libc::pid_t,
 }
 
-/// Send a packet with descriptors, whole or not at all, without blocking. Fails with `WouldBlock` if the socket is
-/// full.
+/// Send a packet with descriptors, whole or not at all, without blocking. The descriptors stay the caller's. Fails with
+/// `WouldBlock` if the socket is full, and with `BrokenPipe` or `ConnectionReset` if the peer has closed its end.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let len = size_of_val(files) as libc::c_uint;
     // SAFETY: arithmetic only.
@@ -58,7 +58,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Wait for a packet or the end of the socket, for up to `limit` nanoseconds. A signal ends the wait, too.
+/// Wait for a packet or the end of the socket, for up to `limit` nanoseconds. A signal ends the wait, too. The caller
+/// then checks: nothing is received, and errors are ignored.
 ///
 /// For the first `spin` nanoseconds it polls, unless another process needs this CPU, because a process that has slept
 /// runs more slowly for a while.
@@ -75,12 +76,14 @@ pub fn wait(socket: BorrowedFd<'_>, spin: u64, limit: u64) {
     poll(socket.as_raw_fd(), limit.saturating_sub(waited));
 }
 
-/// Return true if a packet or the end of the socket is pending, or the descriptor is no socket.
+/// Return true if a packet or the end of the socket is pending, or the descriptor is not open. Does not
+/// wait, and receives nothing.
 pub fn has_packet(socket: RawFd) -> bool {
     poll(socket, 0)
 }
 
-/// Return true if a packet or the end of the socket is pending within `limit` nanoseconds, or if a signal comes.
+/// Return true if a packet or the end of the socket is pending within `limit` nanoseconds, or after an error or a
+/// signal.
 fn poll(socket: RawFd, limit: u64) -> bool {
     let mut asked = libc::pollfd {
         fd: socket,
@@ -95,7 +98,8 @@ fn poll(socket: RawFd, limit: u64) -> bool {
     unsafe { libc::ppoll(&raw mut asked, 1, &raw const limit, std::ptr::null()) != 0 }
 }
 
-/// Return the length of the next packet, without blocking; 0 at the end. Fails with `WouldBlock` if there is none.
+/// Return the length of the next packet, in bytes, without blocking; 0 for an empty one and at the end. The packet
+/// stays in the socket. Fails with `WouldBlock` if there is none.
 pub fn next_len(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: nothing is written, because there is no buffer.
@@ -103,7 +107,9 @@ pub fn next_len(socket: BorrowedFd<'_>) -> io::Result<usize> {
 }
 
 /// Receive the next packet, without blocking; an empty one at the end. A packet that is too long for `bytes` is
-/// truncated. Fails with `WouldBlock` if there is none. `flags` may contain `MSG_PEEK`.
+/// truncated. `room` is for the control data, see [`ROOM`]; descriptors beyond it are dropped. The received ones are
+/// closed on exec. Fails with `WouldBlock` if there is no packet. `flags` may contain `MSG_PEEK`: the packet then
+/// stays, and the descriptors are copies.
 pub fn receive(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -168,7 +174,7 @@ unsafe fn parse_control(message: &libc::msghdr) -> (Vec<OwnedFd>, libc::pid_t) {
     (files, sender)
 }
 
-/// Create a pair of connected packet sockets.
+/// Create a pair of connected packet sockets, which are blocking and closed on exec.
 pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

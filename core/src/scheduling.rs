@@ -14,6 +14,7 @@ const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
 ///
 /// Return false, without a change, if the kernel has no slices for threads, if the slice of this thread is as short
 /// already, or if the thread was given a priority. Threads and processes that it starts later have the usual slice.
+/// Fails if the kernel refuses a system call.
 pub fn shorten_time_slice(nanoseconds: u64) -> io::Result<bool> {
     let mut attributes = attributes()?;
     // Older kernels report 0.

@@ -6,12 +6,12 @@ use std::os::fd::FromRawFd;
 /// More than any operation takes, in nanoseconds.
 pub(crate) const LONG: u64 = 30_000_000_000;
 
-/// Return a deadline that no operation reaches.
+/// Return a deadline that no operation reaches, [`LONG`] from now, in nanoseconds of CLOCK_MONOTONIC.
 pub(crate) fn soon() -> u64 {
     crate::clock::now() + LONG
 }
 
-/// Return `short` in `make test`, and `long` in the long form.
+/// Return `long` if the environment variable SHMRPC_TORTURE is 1, for the long form of the tests, and else `short`.
 pub(crate) fn scaled(short: u64, long: u64) -> u64 {
     let is_long = std::env::var("SHMRPC_TORTURE").is_ok_and(|value| value == "1");
     if is_long { long } else { short }
@@ -62,7 +62,7 @@ impl Child {
         state.starts_with('S')
     }
 
-    /// Return true if the process has ended.
+    /// Return true if the process has ended. It can still be waited for.
     pub(crate) fn has_ended(&self) -> bool {
         // SAFETY: zeros are a valid `siginfo_t`, which is written. The child can be waited for again.
         unsafe {
@@ -121,7 +121,7 @@ impl TestRng {
         self.0
     }
 
-    /// Return a number below `bound`.
+    /// Return a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
@@ -131,7 +131,7 @@ impl TestRng {
         least + self.below(most - least + 1)
     }
 
-    /// Return a number of up to 2^(most + 1), with each number of bits equally likely.
+    /// Return a number from 1 to 2^(most + 1) - 1, with each number of bits equally likely.
     pub(crate) fn any_size(&mut self, most: u64) -> u64 {
         let power = self.below(most + 1);
         (1 << power) | self.below(1 << power)

@@ -55,13 +55,14 @@ impl Buffer {
         self.len
     }
 
-    /// Return the address. The memory is writable only if the block belongs to this side.
+    /// Return the address, valid as long as `self`. The memory is writable only if the block belongs to this side. The
+    /// peer may write the bytes at any time.
     pub fn address(&self) -> *mut u8 {
         // Within the mapping, which was checked when the buffer was opened.
         self.extent().base().wrapping_add(self.offset as usize)
     }
 
-    /// Copy the whole buffer.
+    /// Copy the whole buffer to `to`.
     ///
     /// # Safety
     /// `to` is writable for `len()` bytes.
@@ -70,7 +71,8 @@ impl Buffer {
         unsafe { self.extent().read(self.offset, to, self.len) };
     }
 
-    /// Return another, writable mapping of the buffer, and the offset of the buffer in it.
+    /// Return another, writable mapping of the buffer, and the offset of the buffer in it. Fails if the system refuses
+    /// the mapping; an empty buffer may fail with `InvalidInput`.
     pub fn map(&self, mode: Mode) -> io::Result<(View, usize)> {
         let into = self.offset % GRANULE;
         let len = (into as usize + self.len).next_multiple_of(GRANULE as usize);

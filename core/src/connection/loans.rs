@@ -45,7 +45,8 @@ pub struct Loans {
 }
 
 impl Loans {
-    /// Create the loans of a connection. `limit` is the maximum size of the memory of either side, in bytes.
+    /// Create the loans of a connection, without extents. `sender` sends the releases, `socket` is for extent updates,
+    /// and `limit` is the maximum size of the memory of either side, in bytes.
     pub fn new(sender: Weak<dyn ReleaseSender>, socket: OwnedFd, limit: u64) -> Arc<Self> {
         let ours = BufferAllocator::new(limit);
         Arc::new(Loans {
@@ -64,14 +65,14 @@ impl Loans {
     }
 
     /// Allocate a writable buffer of `len` bytes, whose contents are undefined. Called without the GIL, because the
-    /// creation of an extent takes a while. Fails if the memory is full, the system has none, or the peer no longer
-    /// receives extent updates.
+    /// creation of an extent takes a while. Fails with `Limit` if the memory is full, with `System` if the system has
+    /// none or the socket for extent updates is full, and with `PeerClosed` if the peer no longer receives updates.
     pub fn allocate(self: &Arc<Self>, len: u64) -> Result<Buffer, AllocError> {
         self.allocate_block(len)
             .map(|hold| Buffer::new(BufferOwner::Own(hold), 0, len))
     }
 
-    /// Allocate a block, in a new extent if the existing ones have no room.
+    /// Allocate a block, in a new extent if the existing ones have no room. Fails as [`allocate`](Self::allocate) does.
     fn allocate_block(self: &Arc<Self>, len: u64) -> Result<BlockHold, AllocError> {
         if let Some(block) = self.ours.allocate(len) {
             return Ok(block);
@@ -86,7 +87,8 @@ impl Loans {
         }
     }
 
-    /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator.
+    /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator. `updates` is
+    /// locked. Fails as [`allocate`](Self::allocate) does; nothing is added then.
     fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
         if updates.is_closed {
             return Err(AllocError::PeerClosed { asked: len });
@@ -108,7 +110,7 @@ impl Loans {
         Ok(())
     }
 
-    /// Send the pending removals of extents, as far as the socket has room.
+    /// Send the pending removals of extents. Those that could not be sent, after an error, stay pending.
     fn send_removals(&self, updates: &mut PeerUpdates) -> io::Result<()> {
         while let Some(&number) = updates.gone.last() {
             extent_update::send_removed(self.socket.as_fd(), number)?;
@@ -149,14 +151,16 @@ impl Loans {
         Some(lent((self.ours.lend_held(&block, self.peer), 0)))
     }
 
-    /// End the loan that was made for a frame that was not sent.
+    /// End the loan that was made for a frame that was not sent, once for each such loan. Does nothing for bytes in the
+    /// frame, and for a block of the peer.
     pub fn cancel(&self, entry: &Entry) {
         if let Location::AtSender(place) = entry.location {
             self.ours.cancel_loan(place, self.peer);
         }
     }
 
-    /// End a loan, as a release frame of the peer says. Fails with a violation if the peer has no such loan.
+    /// End a loan to the peer, as the payload of its release frame says. Fails with [`Violation::Block`] if the peer
+    /// has no such loan.
     pub fn release(&self, payload: &[u8; RELEASE_SIZE]) -> Result<(), Violation> {
         let place = parcel::released(payload);
         if !self.ours.end_loan(place, self.peer) {
@@ -218,6 +222,8 @@ impl PeerUpdates {
 }
 
 impl Swept for Loans {
+    /// Process the releases that have come, remove the idle extents, give their memory back to the system, and tell the
+    /// peer. Does nothing after the end of the connection. Removals that could not be sent are sent later.
     fn sweep(&self, now: u64, patience: u64) {
         let Some(sender) = self.theirs.sender() else {
             return;
@@ -235,6 +241,7 @@ impl Swept for Loans {
         let _ = self.send_removals(&mut updates);
     }
 
+    /// Return true while the connection exists and this side has extents.
     fn is_swept(&self) -> bool {
         self.theirs.sender().is_some() && self.ours.has_extents()
     }

@@ -103,7 +103,8 @@ pub struct Parsed {
     pub here: usize,
 }
 
-/// Parse a payload, which is private memory. The blocks that it names are not checked.
+/// Parse a payload, which is private memory. Fails with [`Violation::Table`] if it is malformed. The blocks that it
+/// names are not checked.
 pub fn parse(payload: &[u8]) -> Result<Parsed, Violation> {
     if payload.len() < HEADER {
         return Err(Violation::Table);

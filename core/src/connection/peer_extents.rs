@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Sends releases of loans to the peer, and receives those of the peer.
 pub trait ReleaseSender: Send + Sync {
-    /// Tell the peer that a loan has ended, if the connection still exists.
+    /// Tell the peer that a loan has ended, if the connection still exists. Never waits, and never fails.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]);
-    /// Process the releases that have come, because they may free memory.
+    /// Process the releases that have come, because they may free memory. Does nothing while another thread receives.
+    /// Fails if the peer has violated the protocol.
     fn collect_releases(&self) -> Result<(), Violation>;
 }
 
@@ -129,7 +130,8 @@ impl PeerExtents {
         })
     }
 
-    /// Unmap the extents without loans. No loan is opened afterwards.
+    /// Unmap the extents without loans; the others are unmapped with their last loan. Called when no loan is opened any
+    /// longer.
     pub(super) fn unmap_idle(&self) {
         lock(&self.table).extents.clear();
     }
@@ -143,6 +145,7 @@ pub struct Loan {
 }
 
 impl Drop for Loan {
+    /// End the loan, and tell the peer if the connection still exists. Does nothing in a forked child.
     fn drop(&mut self) {
         if self.peer.process != std::process::id() {
             return;
@@ -167,8 +170,9 @@ impl ExtentTable {
         removed + here.sum::<u64>() + unmapped.sum::<u64>()
     }
 
-    /// Return the extent of this number, after mapping it. An unusable extent counts as unknown; one that this process
-    /// has no room to map is tried again at the next call.
+    /// Return the extent of this number, after mapping it; None if it is unknown. An unusable extent counts as unknown
+    /// from now on; one that this process has no room to map is [`Violation::Unmapped`], and tried again at the next
+    /// call.
     fn extent(&mut self, number: u32) -> Result<Option<&Arc<Extent>>, Violation> {
         if let Some((size, file)) = self.unmapped.get(&number) {
             let size = *size;
@@ -194,7 +198,8 @@ impl ExtentTable {
 
     /// Receive all pending extent updates, and map the new extents; one that cannot be mapped now is tried again when a
     /// frame names it. Return the `errno` if this process could not receive the next one, which stays pending for the
-    /// next frame that names an unknown extent.
+    /// next frame that names an unknown extent; None if all were received. Fails if an update is malformed, or exceeds
+    /// the limits of numbers or bytes.
     fn receive_updates(&mut self, socket: BorrowedFd<'_>) -> Result<Option<i32>, Violation> {
         loop {
             match extent_update::receive(socket) {
@@ -233,7 +238,7 @@ impl ExtentTable {
         }
     }
 
-    /// End a loan here; the caller tells the peer.
+    /// End one loan of a block here; the caller tells the peer. The extent stays mapped.
     fn end_loan(&mut self, place: BlockRef) {
         if let Some((count, _)) = self.loans.get_mut(&place) {
             *count -= 1;

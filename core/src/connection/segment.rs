@@ -85,7 +85,7 @@ pub enum SegmentError {
     Region(#[from] RegionError),
 }
 
-/// Return the bytes of a segment whose rings hold `capacity` bytes each.
+/// Return the bytes of a segment whose rings hold `capacity` bytes each, a value that is not checked here.
 pub const fn size_for(capacity: usize) -> usize {
     AT_DATA + RINGS * capacity
 }
@@ -128,6 +128,8 @@ pub struct Segment {
 
 impl Segment {
     /// Lay out a new segment in `file`, which has its size, holds zeros, and has memory as [`used_at_first`] returns.
+    /// Fails with `Capacity` for an impossible capacity, and with `Region` if the file has another size or cannot be
+    /// mapped. The caller may close the file afterwards.
     pub fn create(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let first = first(capacity);
         let mapping = region::create(file, layout(capacity)?, |mapping| {
@@ -144,7 +146,8 @@ impl Segment {
     }
 
     /// Map a segment that the peer has laid out with rings of `capacity` bytes, and check its header, not the contents
-    /// of its rings.
+    /// of its rings. Fails with `Capacity` or `First` for an impossible size, and with `Region` for another header or
+    /// file size. The caller may close the file afterwards.
     pub fn open(file: BorrowedFd<'_>, capacity: usize) -> Result<Arc<Self>, SegmentError> {
         let mapping = region::open(file, layout(capacity)?)?;
         // Relaxed, both: covered by the header. Read once.
@@ -161,21 +164,22 @@ impl Segment {
         }))
     }
 
-    /// Return the word with the time at which a side was last woken, in nanoseconds: an untrusted hint.
+    /// Return the word with the time at which the client, or else the server, was last woken, in nanoseconds; 0 if
+    /// never. An untrusted hint.
     pub fn woken_at(&self, is_client: bool) -> &AtomicU64 {
         let place = usize::from(is_client);
         self.mapping.u64_at(AT_WOKEN + place * HINT_SIZE)
     }
 
-    /// Return the word with the number of the CPU on which a side has last sent, plus one; 0 if unknown. An untrusted
-    /// hint.
+    /// Return the word with the number of the CPU on which the client, or else the server, has last sent, plus one; 0
+    /// if unknown. An untrusted hint.
     #[inline]
     pub fn cpu(&self, is_client: bool) -> &AtomicU32 {
         let place = usize::from(is_client);
         self.mapping.u32_at(AT_CPU + place * HINT_SIZE)
     }
 
-    /// Mark the segment as truncated, because another file of its connection was.
+    /// Mark the segment as truncated, because another file of its connection was: each later load of an index fails.
     pub fn mark_truncated(&self) {
         self.mapping.mark_truncated();
     }

@@ -32,8 +32,8 @@ pub trait Swept: Send + Sync {
 /// The owners of this process.
 static WATCHED: PerProcess<Mutex<Vec<Weak<dyn Swept>>>> = PerProcess::empty();
 
-/// Sweep the idle memory of `swept` from now on, until it has none. Without a thread for that, which is no error, the
-/// memory stays until the end of the connection.
+/// Sweep the idle memory of `swept` from now on, in the background, until its `is_swept` returns false or it is
+/// dropped. Without a thread for that, which is no error, the memory stays until the end of the connection.
 pub fn watch(swept: Weak<dyn Swept>) {
     let Ok(mut all) = WATCHED.get().map(lock) else {
         return; // Without a page to know this process by nothing is given back before the connection ends.

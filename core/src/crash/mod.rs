@@ -36,7 +36,8 @@ mod enabled {
     static SIGNAL: AtomicI32 = AtomicI32::new(libc::SIGKILL);
     static OBITUARY: AtomicI32 = AtomicI32::new(-1);
 
-    /// Pass a point, and send the signal to the process if the point is armed and was passed often enough.
+    /// Count that a point is passed, and send the signal to this process if the point is armed and this is the armed
+    /// time. Does not return from SIGKILL.
     pub(crate) fn pass(point: Point) {
         // Relaxed, here and below: they are counters, and the test arms before it goes on.
         PASSED[point as usize].fetch_add(1, Ordering::Relaxed);
@@ -51,8 +52,9 @@ mod enabled {
         }
     }
 
-    /// Arm a point: the process gets `signal` when it passes the point for the `times`th time from now on. Before
-    /// SIGKILL it writes the time, in nanoseconds of CLOCK_MONOTONIC, to the descriptor `obituary`.
+    /// Arm a point by its number, in place of the one that was armed: the process gets `signal` once, when it passes
+    /// the point for the `times`th time, at least 1, from now on. Before SIGKILL, and no other signal, it writes the
+    /// time, in nanoseconds of CLOCK_MONOTONIC, as eight bytes to the descriptor `obituary`.
     pub fn arm(point: usize, times: u64, signal: i32, obituary: i32) {
         // Relaxed, all: see `pass`.
         LEFT.store(times, Ordering::Relaxed);
@@ -61,7 +63,7 @@ mod enabled {
         ARMED.store(point as u64, Ordering::Relaxed);
     }
 
-    /// Return the number of times that each point was passed, by the number of the point.
+    /// Return the number of times that each point was passed by this process, by the number of the point.
     #[cfg_attr(not(feature = "python"), allow(dead_code))]
     pub fn passed() -> Vec<u64> {
         // Relaxed: see `pass`.

@@ -35,7 +35,7 @@ struct AllocatorState {
     returned: u64,
 }
 
-/// The allocator of one owner.
+/// The allocator of one owner, for any number of threads. No method waits for other processes.
 pub struct BufferAllocator {
     /// Process that uses it: a forked child has copies of the loans, and must not end one.
     process: u32,
@@ -88,8 +88,8 @@ impl BufferAllocator {
         Holder(owned.next_holder)
     }
 
-    /// End all loans of a holder. Its blocks may be written again: it must be dead, or there must be no more
-    /// allocations.
+    /// End all loans of a holder. Its blocks may be allocated again: it must be dead, or there must be no more
+    /// allocations. Holds of this process stay.
     pub fn remove_holder(&self, holder: Holder) {
         lock(&self.owned).arena.remove_holder(holder);
     }
@@ -140,14 +140,15 @@ impl BufferAllocator {
         numbers.iter().filter_map(|n| extents.remove(n)).collect()
     }
 
-    /// Lend a held block, and return its position.
+    /// Lend a held block to a holder, once more if it has a loan already, and return its position.
     pub fn lend_held(&self, hold: &BlockHold, holder: Holder) -> BlockRef {
         lock(&self.owned).arena.lend(hold.place, holder);
         crash::point!(BlockLent);
         hold.place
     }
 
-    /// Lend the block that contains these bytes, if there is one. Return it, and the offset of the bytes in it.
+    /// Lend the block that contains all of these bytes to a holder. Return its position, and the offset of the bytes in
+    /// it; None, and lend nothing, if no live block of this owner contains them.
     pub fn lend(&self, address: usize, len: usize, holder: Holder) -> Option<(BlockRef, u64)> {
         let mut owned = lock(&self.owned);
         let (extent, offset) = extent::find(&owned.extents, address, len)?;
@@ -157,7 +158,7 @@ impl BufferAllocator {
         Some((place, offset - place.offset))
     }
 
-    /// Cancel a loan that its holder has not learned of.
+    /// Cancel a loan that its holder has not learned of. It is not counted among those that holders have ended.
     pub fn cancel_loan(&self, place: BlockRef, holder: Holder) {
         lock(&self.owned).arena.end_loan(place, holder);
     }
@@ -208,6 +209,7 @@ pub struct BlockHold {
 }
 
 impl Drop for BlockHold {
+    /// Release the hold, which frees a block without loans. Does nothing in a forked child.
     fn drop(&mut self) {
         if self.allocator.is_ours() {
             lock(&self.allocator.owned).arena.release_hold(self.place);

@@ -49,7 +49,7 @@ impl CopyCosts {
         }
     }
 
-    /// Record a copy of `len` bytes that took `took` nanoseconds, in the average cost of its method.
+    /// Record a copy of `len` bytes, at least 1, that took `took` nanoseconds, in the average cost of its method.
     fn record(&mut self, method: Method, len: usize, took: u64) {
         let cost = match method {
             Method::Plain => &mut self.plain,
@@ -74,7 +74,8 @@ pub struct Copier {
 
 impl Copier {
     /// Copy `len` bytes. A later release makes them visible. On x86-64, a copy of at least `MIN_TIMED_LEN` bytes goes
-    /// by the method of the recorded costs, and is timed; every other copy goes by ordinary stores.
+    /// by the method of the recorded costs, and is timed; every other copy goes by ordinary stores. Several threads may
+    /// copy at once.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `len` bytes, and the two do not overlap. Peers may read and

@@ -25,7 +25,9 @@ unsafe impl Send for MappedRange {}
 unsafe impl Sync for MappedRange {}
 
 impl MappedRange {
-    /// Map `len` bytes of the file from `start` on, at an address of the kernel's choice.
+    /// Map `len` bytes, at least 1, of the file from `start` on, a multiple of a page, at an address of the kernel's
+    /// choice. `access` has the PROT flags and `flags` the MAP flags of mmap(2), whose error is returned. The file may
+    /// be closed afterwards. The caller ensures that the file has these bytes.
     pub(crate) fn new(
         file: BorrowedFd<'_>,
         start: usize,
@@ -65,6 +67,7 @@ impl MappedRange {
 }
 
 impl Drop for MappedRange {
+    /// Unmap the range, in a forked child too.
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; no reference into it outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
@@ -109,6 +112,7 @@ const RETIRED: usize = 1 << (usize::BITS - 1);
 pub struct MappingView(Arc<SharedMapping>);
 
 impl Drop for MappingView {
+    /// Unmap the file if this was the last view of a retired mapping.
     fn drop(&mut self) {
         // AcqRel: the accesses of other views are before the file is unmapped.
         let before = self.0.views.fetch_sub(1, Ordering::AcqRel);
@@ -119,8 +123,8 @@ impl Drop for MappingView {
 }
 
 impl SharedMapping {
-    /// Map the first `len` bytes of `file`, which has them now. Its users must accept zeros like anything else that a
-    /// peer may write.
+    /// Map the first `len` bytes of `file`, which has them now, writable and shared. Its users must accept zeros like
+    /// anything else that a peer may write. Fails if the system refuses the mapping. The file may be closed afterwards.
     pub fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let span = MappedRange::new(file, 0, len, WRITABLE, libc::MAP_SHARED)?;
         // SAFETY: mapped above and not accessed, and unmapped after the guard is dropped; memory that a peer shares may
@@ -168,7 +172,7 @@ impl SharedMapping {
         };
     }
 
-    /// Fail if the mapping is retired, so that nothing is mapped in its place.
+    /// Fail with ECANCELED if the mapping is retired, so that nothing is mapped in its place.
     fn check_in_use(&self) -> io::Result<()> {
         // Acquire: pairs with `retire`.
         match self.views.load(Ordering::Acquire) & RETIRED {
@@ -177,7 +181,8 @@ impl SharedMapping {
         }
     }
 
-    /// Fail if the mapping was retired while something was mapped in its place, and unmap that, unless views are left.
+    /// Fail with ECANCELED if the mapping was retired while something was mapped in its place, and unmap that, unless
+    /// views are left.
     fn check_still_in_use(&self) -> io::Result<()> {
         let checked = self.check_in_use();
         // Acquire: as in `check_in_use`. A view that is dropped later finds the mark, and unmaps the file itself.
@@ -193,7 +198,7 @@ impl SharedMapping {
     }
 
     /// Allocate memory for the pages of the `len` bytes from `start` on: they may have none, and an access would be a
-    /// SIGBUS if none is left. After an error some of them may have it.
+    /// SIGBUS if none is left. After an error some of them may have it. Fails always if `can_populate` returns false.
     ///
     /// # Panics
     /// If they are not within the mapping.
@@ -240,8 +245,8 @@ impl SharedMapping {
     }
 
     /// Replace the mapping from `start` on by the same part of another mapping of this size, as
-    /// [`exchange`](Self::exchange) does, and unmap the rest of the other one: for a file that cannot be mapped in this
-    /// way again.
+    /// [`exchange`](Self::exchange) does, with the same errors, and unmap the rest of the other one: for a file that
+    /// cannot be mapped in this way again. After an error the other mapping is gone, too.
     ///
     /// # Panics
     /// If `start` is not within the mapping, or the other mapping has another size.
@@ -282,7 +287,7 @@ impl SharedMapping {
         self.guard.is_truncated()
     }
 
-    /// Mark the mapping as truncated, because another file of its connection was.
+    /// Mark the mapping as truncated, because another file of its connection was. Its bytes stay.
     pub fn mark_truncated(&self) {
         self.guard.mark_truncated();
     }

@@ -23,12 +23,13 @@ fn path(name: &str) -> io::Result<String> {
     Ok(format!("/dev/shm/{name}"))
 }
 
-/// Create a file of `size` bytes that only this user may open, locked, and with memory for the ranges that are `used`:
-/// a lack of memory is an error here, and not a SIGBUS later. Return None if another process had the lock, or has
-/// removed the name, before this one had the lock: a clean-up, which takes a file without a lock for that of a dead
-/// server.
+/// Create a file of `size` bytes that only this user may open, locked as long as it is open or mapped, and with memory
+/// for the ranges that are `used`: a lack of memory is an error here, ENOSPC, and not a SIGBUS later. Return None if
+/// another process had the lock, or has removed the name, before this one had the lock: a clean-up, which takes a file
+/// without a lock for that of a dead server.
 ///
-/// After any other failure the caller removes the name, unless it existed before.
+/// Fails with `AlreadyExists` if the name exists, and with EINVAL if it contains a slash. After any other failure the
+/// caller removes the name.
 pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Option<OwnedFd>> {
     let file = options().create_new(true).mode(0o600).open(path(name)?)?;
     if !lock_new(&file)? {
@@ -39,8 +40,8 @@ pub fn create(name: &str, size: usize, used: &[Range<usize>]) -> io::Result<Opti
     Ok(Some(file.into()))
 }
 
-/// Share the lock that proves that a user of a file is alive. Return false if another process has it exclusively, or
-/// has removed the name: a clean-up.
+/// Share the lock that proves that a user of a file is alive, without waiting. Return false if another process has it
+/// exclusively, or has removed the name: a clean-up. In the latter case the lock is held nevertheless.
 pub fn lock_shared(file: &File) -> io::Result<bool> {
     Ok(flock(file, libc::LOCK_SH)? && file.metadata()?.nlink() > 0)
 }
@@ -51,12 +52,14 @@ pub fn unlock(file: &impl AsRawFd) {
     let _ = flock(file, libc::LOCK_UN);
 }
 
-/// Lock a file that was just created. Return false if another process has the lock, or has removed the name.
+/// Lock a file that was just created, without waiting. Return false if another process has the lock, or has removed the
+/// name.
 fn lock_new(file: &File) -> io::Result<bool> {
     Ok(lock(file)? && file.metadata()?.nlink() > 0)
 }
 
-/// Open a file that another process has created. Nothing is locked, and its size and owner are not checked.
+/// Open a file that another process has created, for reading and writing. Nothing is locked, and its size and owner
+/// are not checked. Fails with `NotFound` if there is none, and with ELOOP for a link.
 pub fn open(name: &str) -> io::Result<OwnedFd> {
     Ok(options().open(path(name)?)?.into())
 }
@@ -66,12 +69,14 @@ pub fn remove(name: &str) -> io::Result<()> {
     std::fs::remove_file(path(name)?)
 }
 
-/// Take the lock that proves that the creator of a file is alive. Return false if another process has it.
+/// Take the exclusive lock that proves that the creator of a file is alive, without waiting. Return false if another
+/// open file has a lock.
 fn lock(file: &File) -> io::Result<bool> {
     flock(file, libc::LOCK_EX)
 }
 
-/// Take or release a lock, without blocking. Return false if another process has it.
+/// Take or release a lock, as `kind` says, without blocking. Return false if another open file has one that excludes
+/// it; any other failure is an error.
 fn flock(file: &impl AsRawFd, kind: libc::c_int) -> io::Result<bool> {
     // SAFETY: no memory is involved.
     let locked = retry_interrupted(|| unsafe {
@@ -94,7 +99,7 @@ fn allocate(file: &File, used: &[Range<usize>]) -> io::Result<()> {
     used.iter().try_for_each(|each| allocate_range(file, each))
 }
 
-/// Allocate memory for a range, despite signals.
+/// Allocate memory for a range, in bytes, despite signals. Fails with ENOSPC if there is too little.
 fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
     let (start, len) = (range.start as libc::off_t, range.len() as libc::off_t);
     loop {
@@ -108,7 +113,7 @@ fn allocate_range(file: &File, range: &Range<usize>) -> io::Result<()> {
     }
 }
 
-/// Return the free bytes of the file system.
+/// Return the free bytes of the file system; `u64::MAX` if it has no limit.
 fn free_space(file: &File) -> io::Result<u64> {
     // SAFETY: zeros are a valid `statvfs`, which is written.
     let status = unsafe {

@@ -121,7 +121,9 @@ pub enum RegionError {
     },
 }
 
-/// Lay out a new region in `file`, which has its size and holds zeros. `fill` stores the contents of the kind.
+/// Lay out a new region in `file`, which has its size, holds zeros, and has memory for what is stored. `fill` stores
+/// the contents of the kind, before peers can open the region. Fails with `Size` if the file has another size, and with
+/// `Os` if it cannot be mapped. The caller may close the file afterwards.
 pub fn create(
     file: BorrowedFd<'_>,
     layout: Layout,
@@ -143,7 +145,8 @@ pub fn create(
 }
 
 /// Map a region that a peer has laid out, and check its header. The contents of its kind are visible then, and not
-/// checked. Fails with a [`RegionError::Header`] for `ready` while the peer still lays it out.
+/// checked. Fails with `Size` or `Os` as [`create`] does, and with a [`RegionError::Header`] for the first field of the
+/// header that differs: `ready` while the peer still lays it out.
 pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, RegionError> {
     let mapping = map(file, layout.size)?;
     // Acquire: pairs with the Release in `create`.
@@ -160,14 +163,15 @@ pub fn open(file: BorrowedFd<'_>, layout: Layout) -> Result<SharedMapping, Regio
     Ok(mapping)
 }
 
-/// Return the number of a region's kind, before it is mapped: an unchecked value.
+/// Return the number of a region's kind, before it is mapped: an unchecked value. Fails with `UnexpectedEof` if the
+/// file is too short.
 pub fn kind(file: &File) -> io::Result<u32> {
     let mut kind = [0; 4];
     file.read_exact_at(&mut kind, AT_KIND as u64)?;
     Ok(u32::from_ne_bytes(kind))
 }
 
-/// Fail if a field of the header has an unexpected value.
+/// Fail with a [`RegionError::Header`] if a field of the header has an unexpected value.
 pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), RegionError> {
     if found == expected {
         return Ok(());
@@ -179,7 +183,7 @@ pub fn check(field: &'static str, found: u64, expected: u64) -> Result<(), Regio
     })
 }
 
-/// Map a file, which must have this size.
+/// Map a file. Fails with `Size` if it does not have this size, and with `Os` if a system call fails.
 fn map(file: BorrowedFd<'_>, size: usize) -> Result<SharedMapping, RegionError> {
     // Before the mapping, because an access beyond the end of the file would be a SIGBUS.
     let found = fstat(file)?.st_size as u64;

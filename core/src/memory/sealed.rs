@@ -16,7 +16,8 @@ const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
 const SEALS: libc::c_int =
     F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Create a file of this size, all zeros, for the caller to map and then seal.
+/// Create a file of this size, all zeros and without memory, for the caller to map and then seal. `name` is for
+/// diagnosis only. Fails if the system refuses a call.
 pub fn create(name: &CStr, size: u64) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a valid C string.
@@ -30,7 +31,8 @@ pub fn create(name: &CStr, size: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Seal a file: existing writable mappings stay writable, and no other process can write it.
+/// Seal a file of [`create`]: existing writable mappings stay writable, and no process can write it otherwise or change
+/// its size. Fails with EPERM if it is sealed already.
 pub fn seal(file: &impl AsFd) -> io::Result<()> {
     // SAFETY: the descriptor is open; no memory is involved.
     check_syscall(unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_ADD_SEALS, SEALS) })
@@ -49,7 +51,8 @@ pub fn path(process: libc::pid_t, descriptor: RawFd) -> String {
     format!("/proc/{process}/fd/{descriptor}")
 }
 
-/// Open a descriptor of a process for reading. The caller checks what it is: see [`is_sealed`].
+/// Open the file under a descriptor of a process for reading, without blocking. The caller checks what it is: see
+/// [`is_sealed`]. Fails with `NotFound` if the process or its descriptor is gone, and if this process may not read it.
 pub fn open(process: libc::pid_t, descriptor: RawFd) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // Non-blocking, because the file may be anything, and the open must not wait for another process.

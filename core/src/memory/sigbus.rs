@@ -64,7 +64,7 @@ impl Chunk {
 
 static FIRST: Chunk = Chunk::new();
 
-/// Take a slot that is not in use, in a new chunk if there is none.
+/// Take a slot that is not in use, in a new chunk if there is none. Not called by the handler: it may allocate.
 fn take_slot() -> &'static Slot {
     let mut chunk = &FIRST;
     loop {
@@ -102,7 +102,8 @@ fn take_slot() -> &'static Slot {
 pub struct Guard(&'static Slot);
 
 impl Guard {
-    /// Register the pages of `len` bytes from `base` on, before their first access.
+    /// Register the pages of `len` bytes, less than 64 GiB, from `base` on, before their first access. The first call
+    /// installs the handler of this process, for good.
     ///
     /// # Safety
     /// The memory is a mapping of its own, and `base` its beginning. Its users accept zeros in its place. It

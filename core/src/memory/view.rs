@@ -34,7 +34,8 @@ pub struct View {
     reason = "a mapping has at least one byte"
 )]
 impl View {
-    /// Map `len` bytes of `file` from `start` on, which is a multiple of a page.
+    /// Map `len` bytes of `file` from `start` on, which is a multiple of a page. The file has these bytes. Fails if the
+    /// system refuses the mapping.
     pub(crate) fn new(file: Arc<OwnFd>, start: usize, len: usize, mode: Mode) -> io::Result<Self> {
         let flags = match mode {
             Mode::Private => libc::MAP_PRIVATE,
@@ -48,7 +49,7 @@ impl View {
         })
     }
 
-    /// Return the address of the first byte.
+    /// Return the address of the first byte, valid as long as `self`.
     pub fn base(&self) -> *mut u8 {
         self.span.base()
     }
@@ -59,7 +60,8 @@ impl View {
     }
 
     /// Turn a shared mapping into a private one, at the same address: later writes are invisible to other processes,
-    /// and earlier ones stay in the extent. Each page is copied now. Idempotent.
+    /// and earlier ones stay in the extent. Each page is copied now; a byte that another thread writes at
+    /// that moment may keep its old value. Fails if the system refuses the new mapping: the old one stays. Idempotent.
     pub fn detach(&self) -> io::Result<()> {
         // A lock, because a second remapping would undo writes since the first.
         let mut mode = lock(&self.mode);

@@ -32,7 +32,8 @@ const COROUTINE_BITS: usize = SLOTS * STRIDE;
 /// Number of coroutines that a worker has at a time.
 pub const COROUTINES: usize = (SIZE - COROUTINE_BITS) * 8;
 
-/// The progress memory, as one of the two sides has it.
+/// The progress memory, as one of the two sides has it. The caller passes slots below [`SLOTS`] and coroutines below
+/// [`COROUTINES`], which are not checked. No method waits.
 pub struct Progress {
     page: SharedMapping,
     /// End of each chunk, as the pool knows it; no other process sees these. Relaxed: they order nothing.
@@ -64,7 +65,8 @@ impl ChunkState {
 }
 
 impl Progress {
-    /// Map the progress memory, a file of [`SIZE`] bytes that cannot shrink.
+    /// Map the progress memory, a file of [`SIZE`] bytes that cannot shrink, which the caller ensures. Fails if the
+    /// system refuses the mapping. The file may be closed afterwards.
     pub fn new(file: BorrowedFd<'_>) -> io::Result<Self> {
         let limits = std::array::from_fn(|_| AtomicU32::new(0));
         SharedMapping::new(file, SIZE).map(|page| Progress { page, limits })
@@ -93,7 +95,8 @@ impl Progress {
         self.slot(slot).store(state.word(), Ordering::Relaxed);
     }
 
-    /// Begin the next task of a chunk, by counting it. Return false if the chunk has ended. Called by the worker.
+    /// Begin the next task of a chunk, by counting it. Return false, and change nothing, if the chunk has ended: all of
+    /// its tasks were begun, or the pool has taken back the rest. Called by the worker.
     #[inline]
     pub fn begin(&self, slot: usize) -> bool {
         let next = |word| {
@@ -108,8 +111,9 @@ impl Progress {
             .is_ok()
     }
 
-    /// End a chunk before its task `keep`, or before the next task that was not begun if that is later; never extend
-    /// it. Return its state. Called by the pool.
+    /// End a chunk before its task `keep`, counted from 0, or before the first task that was not begun if that is
+    /// later; never extend it. Return its new state: the tasks from its limit on are the pool's again. Called by the
+    /// pool.
     pub fn shorten(&self, slot: usize, keep: u32) -> ChunkState {
         let end = self.limits[slot].load(Ordering::Relaxed);
         let sooner = |word| {
@@ -128,7 +132,7 @@ impl Progress {
         }
     }
 
-    /// Store the duration of the last task of a slot, in nanoseconds. Called by the worker.
+    /// Store the duration of the last task of a slot, in nanoseconds. Called by the worker before it sends the result.
     pub fn record_duration(&self, slot: usize, nanoseconds: u64) {
         // Relaxed: the task's result is published after it.
         self.page
@@ -165,7 +169,7 @@ impl Progress {
         word.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Return true if a coroutine was begun or taken back.
+    /// Return true if a coroutine was begun or taken back since its bit was cleared.
     pub fn is_coroutine_taken(&self, coroutine: usize) -> bool {
         let (word, bit) = self.coroutine_bit(coroutine);
         word.load(Ordering::Relaxed) & bit != 0
@@ -178,16 +182,16 @@ impl Progress {
         claimed.min(self.limits[slot].load(Ordering::Relaxed))
     }
 
-    /// Mark the current task of a chunk to be stopped, and return its number; 0 if there is none. Called by the pool,
-    /// which then sends a signal.
+    /// Mark the task of a chunk that was begun last, which may have ended, for a stop. Return its number, counted from
+    /// 1; 0 if none was begun. Called by the pool, which then sends a signal.
     pub fn stop(&self, slot: usize) -> u32 {
         let begun = self.begun(slot);
         self.to_stop(slot).store(begun.into(), Ordering::Relaxed);
         begun
     }
 
-    /// Return true if the current task of a chunk must stop. Called by the worker in the signal's handler: the kernel
-    /// orders the signal after the word.
+    /// Return true if the task of a chunk that was begun last must stop. Called by the worker in the signal's handler:
+    /// the kernel orders the signal after the word.
     pub fn is_stopped(&self, slot: usize) -> bool {
         let stopped = self.to_stop(slot).load(Ordering::Relaxed);
         let state = ChunkState::of(self.slot(slot).load(Ordering::Relaxed));

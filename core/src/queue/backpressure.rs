@@ -15,9 +15,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
             || full & WAITS_FOR_ITEMS != 0 && items != 0 && self.len().saturating_add(count) > items
     }
 
-    /// Free the last chunk if it is empty, and request a wake-up when a chunk becomes free, because none could be
-    /// reserved. Return true after the request, with `has_requested` set: the caller must try again, because a chunk
-    /// may have become free before it. Return false, and do nothing, if `has_requested` was set.
+    /// Free the last chunk if the list has no items, and request a wake-up for when memory is freed, because no chunk
+    /// could be reserved. Return true after the request, with `has_requested` set: the caller must try again, because a
+    /// chunk may have become free before it. Return false, and do nothing, if `has_requested` was set.
     pub(super) fn request_memory_wakeup(
         &self,
         has_requested: &mut bool,
@@ -91,7 +91,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// If writers wait for memory, withdraw their requests, because another operation than a pop has freed memory; the
-    /// next caller of [`must_wake_writers`](Self::must_wake_writers) wakes them. Errors are ignored.
+    /// next caller of [`must_wake_writers`](Self::must_wake_writers) wakes them. Errors are ignored, `Busy` too: the
+    /// writers are woken nevertheless. Not called within a transaction, because it runs one.
     pub(super) fn note_freed_memory(&self, deadline: u64) {
         if self.hint(FULL) & WAITS_FOR_MEMORY == 0 {
             return;

@@ -14,8 +14,8 @@ use crate::sync::Ordering;
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     // --- the end at which items are put ---
 
-    /// Reserve a chunk of `size` bytes for this member, after freeing the deferred chunks. Return None if there is no
-    /// room for it now; fail with [`HeapError::Limit`] if there never is.
+    /// Reserve a chunk of `size` bytes, its head included, after freeing the deferred chunks. Return None if there is
+    /// no room for it now; fail with [`HeapError::Limit`] if there never is. Not called within a transaction.
     pub(super) fn reserve_chunk(
         &self,
         size: u64,
@@ -66,8 +66,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(Some(items))
     }
 
-    /// Append a reserved chunk to the list, and commit it. The caller stores TAIL_AT, which until then is the end of
-    /// the items of the chunk before.
+    /// Append a reserved chunk to the list, and commit it. The caller then stores TAIL_AT, which until then is the end
+    /// of the items of the chunk before. If the transaction fails, the chunk stays reserved, and `chunk` is lost.
     pub(super) fn append_chunk(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -100,7 +100,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(found)
     }
 
-    /// Return the offset of the end of a chunk.
+    /// Return the offset of the end of a chunk, or a corruption if the chunk does not lie within the memory.
     fn chunk_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let size = t.get(chunk + CHUNK_SIZE)?;
         let end = chunk.checked_add(size);
@@ -121,7 +121,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(Cursor { chunk, at, end })
     }
 
-    /// Return the offset at which the items of a chunk end.
+    /// Return the offset at which the items of a chunk end, or a corruption if that is not within the chunk.
     fn items_end(&self, t: &impl ReadWords, chunk: u64) -> Result<u64, HeapError> {
         let at = if chunk == self.get(t, TAIL_CHUNK)? {
             self.start + TAIL_AT
@@ -135,7 +135,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(end)
     }
 
-    /// Return the position at the beginning of the next chunk, which must exist.
+    /// Return the position at the beginning of the next chunk, or a corruption if there is none. The head stays.
     fn cursor_at_next_chunk(
         &self,
         t: &impl ReadWords,
@@ -226,7 +226,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.free_if_unpinned(t, tail).map(drop)
     }
 
-    /// Return the item at `at`, after a check that it ends before `end`.
+    /// Return the item at `at`, after a check that it has a valid form and ends at `end` or before.
     fn item_at(&self, at: u64, end: u64) -> Result<Item, HeapError> {
         let word = self.words().word(at);
         // Relaxed: the owner lock orders it.
@@ -346,7 +346,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Return the item of a claim, whether or not the claim is still held.
+    /// Return the item of the claim `index`, held or not, after a check that it lies within its chunk.
     pub(super) fn claimed_item(&self, t: &impl ReadWords, index: u64) -> Result<Item, HeapError> {
         let claim = self.claims.at(index);
         let chunk = self.load_offset(t, claim + claim_table::CHUNK)?;
@@ -358,7 +358,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.item_at(at, end)
     }
 
-    /// Remove a claim and unpin its chunk. Return true if the chunk is freed.
+    /// Remove a claim that is in no list, and unpin its chunk. Return true if the chunk is freed: no other claim pins
+    /// it, and the head has passed it.
     pub(super) fn remove_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

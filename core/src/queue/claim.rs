@@ -12,7 +12,7 @@ pub enum Source {
     DeadLetters,
 }
 
-/// An item that this member holds.
+/// A claim: an item that this member holds. A copy is the same claim; the drop does not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub(super) index: u64,

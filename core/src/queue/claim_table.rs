@@ -65,12 +65,13 @@ pub(super) struct ClaimTable {
 }
 
 impl ClaimTable {
-    /// Return the offset of a claim.
+    /// Return the offset of a claim in the memory. `index`, here and below, is less than [`MAX_CLAIMS`].
     pub(super) fn at(self, index: u64) -> u64 {
         self.start + CLAIMS + index * CLAIM
     }
 
-    /// Return the state of a claim, and the number of deliveries of its item.
+    /// Return the state of a claim, and the number of deliveries of its item. Fails with a corruption if the state is
+    /// none of [`ClaimState`].
     pub(super) fn state(
         self,
         t: &impl ReadWords,
@@ -101,12 +102,13 @@ impl ClaimTable {
         t.set(self.at(index) + STATE, state as u64 | deliveries << 8)
     }
 
-    /// Return the number of claims that were ever used.
+    /// Return the number of claims that were ever used: the first ones. Fails with a corruption if it is over
+    /// [`MAX_CLAIMS`].
     pub(super) fn high(self, t: &impl ReadWords) -> Result<u64, HeapError> {
         self.read_count(t, HIGH)
     }
 
-    /// Read a number of claims from the word `at` of the queue.
+    /// Read a number of claims from the word `at` of the queue, and check that it is at most [`MAX_CLAIMS`].
     fn read_count(self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         let at = self.start + at;
         let found = t.get(at)?;
@@ -116,7 +118,8 @@ impl ClaimTable {
         Ok(found)
     }
 
-    /// Read the index of a claim from a word that holds the index plus one. Return None for 0.
+    /// Read the index of a claim from the word at `at`, which holds the index plus one. Return None for 0. Fails with a
+    /// corruption if no claim with this index was ever used.
     fn link(self, t: &impl ReadWords, at: u64) -> Result<Option<u64>, HeapError> {
         let found = t.get(at)?;
         if found > self.high(t)? {
@@ -144,7 +147,7 @@ impl ClaimTable {
         Ok(Some(high))
     }
 
-    /// Free a claim that is in no list.
+    /// Free a claim that is in no list, whatever its state. Its chunk stays pinned: see `Queue::remove_claim`.
     pub(super) fn remove(self, t: &mut impl WriteWords, index: u64) -> Result<(), HeapError> {
         let first = t.get(self.start + FREE)?;
         self.set_state(t, index, ClaimState::Free, 0)?;
@@ -153,7 +156,8 @@ impl ClaimTable {
         t.set(self.start + FREE, index + 1)
     }
 
-    /// Return the index of the first claim of a list.
+    /// Return the index of the first claim of a list, which stays there; None if the list is empty. Fails with a
+    /// corruption if its count or the state of the claim does not fit.
     pub(super) fn first(
         self,
         t: &impl ReadWords,
@@ -199,7 +203,8 @@ impl ClaimTable {
         Ok(Some(index))
     }
 
-    /// Insert a claim into a list, in the order of the items. The claim then has no holder, and the state of the list.
+    /// Insert a claim that is in no list into a list, in the order of the items. The claim then has no holder, and the
+    /// state of the list. Fails with a corruption if the list is a circle.
     pub(super) fn insert(
         self,
         t: &mut impl WriteWords,

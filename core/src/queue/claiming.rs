@@ -14,7 +14,10 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Claim the next item, without a time limit or for `limit` nanoseconds if that is not 0.
+    /// Claim the next item of any size, without a time limit or for `limit` nanoseconds if that is not 0. Never waits
+    /// for an item. Items of expired claims are returned by [`expire`](Self::expire), not here. The holder ends the
+    /// claim by [`acknowledge`](Self::acknowledge), [`give_back`](Self::give_back) or
+    /// [`defer_claim`](Self::defer_claim): a drop does not.
     pub fn claim(
         &self,
         source: Source,
@@ -57,7 +60,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         claimed
     }
 
-    /// Mark the claim `index` as held by this member from `now` on, and return it.
+    /// Mark the claim `index`, which is in no list, as held by this member from `now` on, and return it. Counts the
+    /// delivery, unless the item is a dead letter.
     fn begin_claim(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -120,8 +124,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 
     /// End a claim whose item was processed, or was handed to this member, which then calls
-    /// [`task_done`](Self::task_done). With `keeps` the item's memory stays until
-    /// [`release_memory`](Self::release_memory). Return None if the claim has ended before.
+    /// [`task_done`](Self::task_done); for a dead letter `end` does not matter. With `keeps` the item's memory stays
+    /// until [`release_memory`](Self::release_memory). Return None, and change nothing, if the claim has ended before,
+    /// also because it has expired.
     pub fn acknowledge(
         &self,
         claim: &Claim,
@@ -178,8 +183,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// End a claim and return its item to the front of the queue, or make it a dead letter after the last delivery.
-    /// Return None if the claim has ended before.
+    /// End a claim and return its item to the front of the queue, or make it a dead letter after the last delivery. A
+    /// dead letter stays one. After an immediate shutdown the item is dropped. Return None, and change nothing, if the
+    /// claim has ended before.
     pub fn give_back(&self, claim: &Claim, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
         let ended = self.allocator.undo_log().transact(deadline, |t| {
             if !self.is_held(t, claim, held_state(claim.source))? {
@@ -191,8 +197,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         ended
     }
 
-    /// End the claim `index` as [`give_back`](Self::give_back) does, regardless of its holder. After an immediate
-    /// shutdown, remove its item instead.
+    /// End the claim `index`, which a member holds, as [`give_back`](Self::give_back) does, regardless of the member.
     pub(super) fn return_item(
         &self,
         t: &mut Transaction<'_, W, M>,
@@ -236,7 +241,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.set(t, HELD, held.saturating_sub(1))
     }
 
-    /// Return the items of expired claims to the queue. Return the time of the next expiry, if there is one.
+    /// Return the items of expired claims to the queue, as [`give_back`](Self::give_back) does. Return the time of the
+    /// next expiry, in nanoseconds of CLOCK_MONOTONIC; None if no claim expires. This takes several transactions: after
+    /// an error some items have returned, and their wake-ups are lost.
     pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
         let mut wakeups = Wakeups::default();
         loop {
@@ -269,7 +276,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Return the time of the next expiry. A hint.
+    /// Return the time of the next expiry, in nanoseconds of CLOCK_MONOTONIC, which may have passed; None if no claim
+    /// expires. A hint: no claim expires before.
     pub fn expiry(&self) -> Option<u64> {
         let found = self.hint(EXPIRY);
         (found != 0).then_some(found)

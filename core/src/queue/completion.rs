@@ -6,13 +6,14 @@ use crate::shared_heap::access::WriteWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Return true if all items that were put have been processed.
+    /// Return true if all items that were put have been processed; dead letters count as processed.
     pub fn is_all_done(&self, deadline: u64) -> Result<bool, HeapError> {
         let journal = self.allocator.undo_log();
         journal.read(deadline, |t| Ok(self.unfinished(t)? == 0))
     }
 
-    /// Report `count` items that were handed to this member as processed. Return None if it has fewer.
+    /// Report `count` items that were handed to this member as processed. Return None, and change nothing, if it has
+    /// fewer unprocessed ones.
     pub fn task_done(&self, count: u64, deadline: u64) -> Result<Option<Wakeups>, HeapError> {
         self.allocator.undo_log().transact(deadline, |t| {
             let slot = self.outstanding_offset(self.slot());
@@ -36,17 +37,17 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(left <= count)
     }
 
-    /// Return the offset of the word that counts the unprocessed items of a member.
+    /// Return the offset in the queue of the word that counts the unprocessed items of the member with this slot.
     pub(super) fn outstanding_offset(&self, slot: u64) -> u64 {
         OUTSTANDING + 8 * (slot % SLOTS)
     }
 
-    /// Return the slot of this member.
+    /// Return the slot of this member, which must not have left.
     pub(super) fn slot(&self) -> u64 {
         slot_of(self.self_id())
     }
 
-    /// Count items as handed to this member and not processed.
+    /// Count items as handed to this member and not processed, for [`task_done`](Self::task_done).
     pub(super) fn add_outstanding(
         &self,
         t: &mut impl WriteWords,

@@ -17,13 +17,13 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Remove all deferred chunks and claims, because this member has returned everything.
+    /// Forget all deferred chunks and claims, without ending them, because this member returns all that it holds.
     pub(super) fn clear(&self) {
         lock(&self.chunks).clear();
         lock(&self.claims).clear();
     }
 
-    /// Store that the writers that wait for memory must be woken.
+    /// Record that the writers that wait for memory must be woken, by the next caller of `must_wake_writers`.
     pub(super) fn request_wakeup(&self) {
         // Relaxed: the same thread reads it, or a thread that synchronizes through the owner lock.
         self.must_wake.store(true, Relaxed);

@@ -106,7 +106,7 @@ const LENGTH: u64 = (1 << 40) - 1;
 pub struct Head(pub u64);
 
 impl Head {
-    /// Create the head of a payload of `len` bytes, less than 2^40.
+    /// Create the head of a payload of `len` bytes, less than 2^40, which the caller ensures.
     pub fn new(len: u64, form: Form) -> Self {
         debug_assert!(len <= LENGTH);
         Head(len | (form as u64) << 40)
@@ -144,7 +144,8 @@ impl Head {
         self.payload(at)
     }
 
-    /// Return the offset of the next item. A corrupt head may yield any higher offset.
+    /// Return the offset behind an item at `at`, at which the next one may begin. A corrupt head may yield any higher
+    /// offset.
     #[inline]
     pub(super) fn after(self, at: u64) -> u64 {
         (self.payload(at) + self.size()).next_multiple_of(8)

@@ -63,7 +63,8 @@ const MAX_CLAIMS_PER_TRANSACTION: usize = 4;
 
 /// Memory whose bytes can be copied, as well as its words.
 pub trait ByteMemory: Words {
-    /// Return the address of `len` bytes, valid as long as `self`; None if they are not within the memory.
+    /// Return the address of the `len` bytes from `at` on, valid as long as `self`; None if they are not within the
+    /// memory. Other processes may write them at any time.
     fn bytes(&self, at: u64, len: u64) -> Option<*mut u8>;
 }
 
@@ -92,7 +93,12 @@ pub struct Limits {
     pub deliveries: u64,
 }
 
-/// A queue, as one process has it open.
+/// A queue, as one process has it open. Its methods may be called by several threads.
+///
+/// A `deadline`, in nanoseconds of CLOCK_MONOTONIC, bounds the wait for the owner lock, and then the method fails with
+/// [`HeapError::Busy`]; no method waits for items or for room. Each of them fails with [`HeapError::Poisoned`] if the
+/// memory is corrupt, and with [`HeapError::Detached`] in a forked child and after this member has left. A method that
+/// gives a hint takes no lock, never fails, and may be wrong a moment later.
 pub struct Queue<W, M> {
     allocator: Allocator<W, M>,
     deferred: Deferred,
@@ -101,15 +107,17 @@ pub struct Queue<W, M> {
     claims: ClaimTable,
 }
 
-/// Return the bytes that an empty queue at `start` needs, and the size of its whole file.
+/// Return the number of bytes, from the beginning of its file on, that an empty queue at `start` needs, and the size of
+/// the whole file.
 pub fn sizes(start: u64, limits: Limits) -> (u64, u64) {
     let begin = start + SIZE;
     (begin, allocator::file_size(begin, limits.memory))
 }
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Open the queue that begins `start` bytes into `words`, which maps all of `file`. All members give the same
-    /// `limits`.
+    /// Open the queue that begins `start` bytes into `words`, which maps all of `file`; zeros are a valid, empty queue.
+    /// All members give the same `limits`. The caller keeps `file` open. Fails if the system has no memory for the
+    /// metadata, or no page to identify this process by.
     ///
     /// # Panics
     /// If `start` is not a multiple of the page.
@@ -136,7 +144,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.limits
     }
 
-    /// Return the address of bytes of a claim or a chunk, or the error for a corrupt item.
+    /// Return the address of `len` bytes from the offset `at` on, of a claim or a chunk that this member has, or a
+    /// corruption if they are not within the memory.
     pub fn bytes(&self, at: u64, len: u64) -> Result<*mut u8, HeapError> {
         let found = self.words().bytes(at, len);
         found.ok_or_else(|| corrupt(Field::Item, at, len))
@@ -152,24 +161,25 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.allocator.undo_log().members().self_id()
     }
 
-    /// Read the word `at` of the queue.
+    /// Read the word at the offset `at` from the beginning of the queue, an untrusted value.
     fn get(&self, t: &impl ReadWords, at: u64) -> Result<u64, HeapError> {
         t.get(self.start + at)
     }
 
-    /// Store the word `at` of the queue.
+    /// Store the word at the offset `at` from the beginning of the queue.
     fn set(&self, t: &mut impl WriteWords, at: u64, value: u64) -> Result<(), HeapError> {
         t.set(self.start + at, value)
     }
 
-    /// Return the number of items in the list of chunks.
+    /// Return the number of items in the list of chunks, without returned ones. Fails with a corruption if it is
+    /// negative.
     fn items_in_list(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, taken) = (self.get(t, PUT)?, self.get(t, TAKEN)?);
         put.checked_sub(taken)
             .ok_or_else(|| corrupt(Field::Queue, self.start + TAKEN, taken))
     }
 
-    /// Return the number of items that were put and not processed.
+    /// Return the number of items that were put and not processed. Fails with a corruption if it is negative.
     fn unfinished(&self, t: &impl ReadWords) -> Result<u64, HeapError> {
         let (put, done) = (self.get(t, PUT)?, self.get(t, DONE)?);
         put.checked_sub(done)
@@ -196,20 +206,21 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.len() == 0
     }
 
-    /// Return the current value of a word of the queue, without a lock.
+    /// Return the current value of the word at the offset `at` from the beginning of the queue, without a lock.
     fn hint(&self, at: u64) -> u64 {
         // Relaxed: a hint.
         let word = self.words().word(self.start + at);
         word.map_or(0, |word| word.load(crate::sync::Ordering::Relaxed))
     }
 
-    /// Return the number of waiting and claimed items of a queue, read through `word` alone.
+    /// Return the number of waiting and claimed items of a queue that need not be open: `word` returns its word at an
+    /// offset from its beginning. A hint.
     pub fn count_items_in(word: impl Fn(u64) -> u64) -> u64 {
         let others = word(RETURNED).saturating_add(word(HELD));
         word(PUT).saturating_sub(word(TAKEN)).saturating_add(others)
     }
 
-    /// Return the number of claims that a member holds. A hint.
+    /// Return the number of claims that a member holds, of dead letters too, without acknowledged ones. A hint.
     pub fn claims_held_by(&self, member: u64) -> usize {
         // Relaxed: a hint.
         let load = |at| {
@@ -227,12 +238,13 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         (0..high).filter(holds).count()
     }
 
-    /// Return the bytes of memory that the file has, as the kernel counts them.
+    /// Return the bytes of memory that the file has, as the kernel counts them. Fails with EBADF once the file is
+    /// closed.
     pub fn allocated(&self) -> io::Result<u64> {
         self.allocator.allocated()
     }
 
-    /// Return a snapshot of the queue.
+    /// Return a snapshot of the queue. Claims of dead letters are not among the held ones.
     pub fn stats(&self, deadline: u64) -> Result<QueueStats, HeapError> {
         let usage = self.allocator.usage(deadline)?;
         let now = clock::now();
@@ -267,7 +279,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
     }
 }
 
-/// Return the slot in the number of a member.
+/// Return the slot in the number of a member: its low half minus one.
 fn slot_of(member: u64) -> u64 {
     (member & 0xffff_ffff).wrapping_sub(1)
 }

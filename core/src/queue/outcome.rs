@@ -51,18 +51,18 @@ pub enum WritersToWake {
     All,
 }
 
-/// The wake-ups that an operation owes to other processes.
+/// The wake-ups that an operation owes to other processes: its caller does them after the operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wakeups {
-    /// True if items wait.
+    /// True if the caller wakes one reader, because items wait or a claim may expire.
     pub items: bool,
-    /// Writers that there is room for now.
+    /// Writers to wake, because there is room for them now.
     pub room: WritersToWake,
-    /// True if all items were processed.
+    /// True if the caller wakes all that wait for the end of all items.
     pub done: bool,
-    /// True if a chunk was freed.
+    /// True if a chunk was freed, so that a later [`trim`](super::Queue::trim) may give memory back.
     pub freed: bool,
-    /// True if the queue is empty and will stay so.
+    /// True if the caller wakes all readers, because the queue is empty and will stay so.
     pub over: bool,
 }
 

@@ -42,7 +42,7 @@ impl Parts {
         })
     }
 
-    /// Return the bytes before the body.
+    /// Return the bytes before the body: the two counts and the lengths of the buffers.
     pub fn head(&self) -> Vec<u8> {
         let counts = [self.body.1 as u32, self.buffers.len() as u32];
         let mut head: Vec<u8> = counts.iter().flat_map(|n| n.to_ne_bytes()).collect();
@@ -52,8 +52,8 @@ impl Parts {
         head
     }
 
-    /// Parse the bytes before the body of a payload of `len` bytes; `read` copies bytes from an offset in it. Return
-    /// None if the payload is malformed.
+    /// Parse the bytes before the body of a payload of `len` bytes; `read` fills a slice with the bytes from an offset
+    /// on, which lie within the payload. Return None if the payload is malformed, or its parts do not end at `len`.
     pub fn read(len: u64, mut read: impl FnMut(u64, &mut [u8])) -> Option<Self> {
         let mut counts = [0; 8];
         if len < 8 {

@@ -16,7 +16,8 @@ use crate::shared_heap::{HeapError, Members};
 impl<W: ByteMemory, M: Members> Queue<W, M> {
     /// Pop up to `most` items and append them to `out`, each as a [`Head`] and a payload padded to the next multiple of
     /// 8. One call pops few returned items and a bounded number of bytes, so it may return fewer items although more
-    /// wait. Nothing is appended after an error.
+    /// wait. Never waits for an item. Popped items of the queue count as handed to this member, which then calls
+    /// [`task_done`](Self::task_done). Nothing is appended after an error.
     pub fn pop(
         &self,
         source: Source,
@@ -53,8 +54,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         taken
     }
 
-    /// Return copies of up to `most` items, fewer if they have many bytes, without popping them. The copy of a large
-    /// item is empty.
+    /// Return copies of up to `most` waiting items in their order, fewer if they have many bytes, without popping them.
+    /// The copy of a large item is empty. Held items and dead letters are not among them.
     pub fn peek(&self, most: usize, deadline: u64) -> Result<Vec<WaitingItem>, HeapError> {
         // Under the owner lock, because memory of items that others pop meanwhile may go back to the system.
         self.allocator.undo_log().transact(deadline, |t| {
@@ -94,7 +95,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         })
     }
 
-    /// Pop items from the list of chunks, up to the first large one. Return the number of items and of freed chunks.
+    /// Pop up to `most` items from the list of chunks, up to the first large one, and append them to `out`, which had
+    /// `before` bytes at the beginning of the pop. Return the number of items and of freed chunks.
     fn pop_from_list(
         &self,
         t: &mut Transaction<'_, W, M>,

@@ -10,8 +10,10 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Put `count` items, all or none. Each has a [`Head`] and a payload padded to the next multiple of 8; none is a
-    /// parcel. At [`PutOutcome::Full`] a wake-up was requested.
+    /// Put `count` items, all or none, and never wait for room. Each has a [`Head`] and a payload padded to the next
+    /// multiple of 8; none is a parcel. At [`PutOutcome::Stored`] the caller wakes a reader; at [`PutOutcome::Full`] a
+    /// wake-up was requested. Fails with [`HeapError::Limit`] if the items can never fit. The caller asks
+    /// [`must_wake_writers`](Self::must_wake_writers) afterwards.
     pub fn put(&self, items: &[u8], count: u64, deadline: u64) -> Result<PutOutcome, HeapError> {
         let len = items.len() as u64;
         if len > SMALL {
@@ -54,7 +56,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Reserve a chunk that items share, with room for `len` bytes. Return None if there is no room.
+    /// Reserve a chunk that items share, with room for `len` bytes. Return None if there is no room now.
     fn reserve_shared_chunk(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         let least = (CHUNK_HEAD + len).next_multiple_of(PAGE);
         let wanted = self.chunk_size(deadline)?.max(least);
@@ -67,8 +69,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Put items of `len` bytes, heads and padding included, which `fill` writes into a chunk of their own. `fill` gets
     /// the address and the offset of the items, and returns the number of bytes that it has written, at most `len`. It
-    /// runs without the owner lock, and not at all if the queue is full or shut down. At [`PutOutcome::Full`] a wake-up
-    /// was requested.
+    /// runs without the owner lock, and not at all if the queue is full or shut down. Outcomes, errors and duties of
+    /// the caller are those of [`put`](Self::put).
     pub fn put_large(
         &self,
         len: u64,
@@ -95,14 +97,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// Reserve a chunk for `len` bytes of items, which the caller links or frees. Return None if there is no room now;
-    /// no wake-up is requested.
+    /// Reserve a chunk for `len` bytes of items, heads included, which the caller fills and then links or frees. Return
+    /// None if there is no room now; no wake-up is requested. Fails with [`HeapError::Limit`] if there never is room.
+    /// The limit of items and a shutdown are not checked.
     pub fn reserve(&self, len: u64, deadline: u64) -> Result<Option<Chunk>, HeapError> {
         self.reserve_chunk(CHUNK_HEAD + len, deadline)
     }
 
-    /// Reserve a chunk for `len` bytes of items, which the caller links or frees. If there is no room, request a
-    /// wake-up and return None.
+    /// Reserve a chunk as [`reserve`](Self::reserve) does. If there is no room, request a wake-up and return None.
     pub fn reserve_or_request_wakeup(
         &self,
         len: u64,
@@ -117,8 +119,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Put `count` items, which take `used` bytes of a reserved chunk. If the outcome is not [`PutOutcome::Stored`],
-    /// the chunk remains in `chunk`, and the caller frees it. After an error the chunk may be gone, and stays reserved.
+    /// Put `count` items, which take the first `used` bytes of the items of a reserved chunk. If the outcome is not
+    /// [`PutOutcome::Stored`], the chunk remains in `chunk`, and the caller frees it. After an error the chunk may be
+    /// gone, and stays reserved. Without a chunk nothing is put, although the outcome may be `Stored`.
     pub fn link(
         &self,
         chunk: &mut Option<Chunk>,
@@ -142,8 +145,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         linked
     }
 
-    /// Return the reason why no items can be put now, regardless of free memory. At the limit of items, also request a
-    /// wake-up for room.
+    /// Return the reason why no `count` items can be put now, regardless of free memory: `ShutDown` or `Full`; None if
+    /// they can. At the limit of items, also request a wake-up for room.
     fn refusal(
         &self,
         t: &mut Transaction<'_, W, M>,

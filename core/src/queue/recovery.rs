@@ -8,8 +8,9 @@ use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{Field, HeapError, Members, corrupt};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Return all items and memory that dead members with this slot have held. The current owner of the slot may be
-    /// this member.
+    /// Return all items and memory that dead members with this slot have held, and count the items that were handed to
+    /// them as processed. The current owner of the slot may be this member. After an error a part is returned, and the
+    /// caller calls again.
     pub fn recover(&self, slot: u32, deadline: u64) -> Result<Wakeups, HeapError> {
         let (slot, self_id) = (u64::from(slot), self.self_id());
         self.return_all(
@@ -19,12 +20,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         )
     }
 
-    /// Stop changes by other threads of this process, and wait until the running ones have ended.
+    /// Stop changes by other threads of this process, and wait until the running ones have ended, but not beyond
+    /// `deadline`. The calling thread may still change the queue.
     pub fn close(&self, deadline: u64) {
         self.allocator.undo_log().close(deadline);
     }
 
-    /// Return all items and memory that this member holds. The member must not change the queue afterwards.
+    /// Return all items and memory that this member holds, before it leaves. Called after [`close`](Self::close); the
+    /// member must not change the queue afterwards. After an error the recovery by another member returns the rest.
     pub fn abandon(&self, deadline: u64) -> Result<Wakeups, HeapError> {
         self.deferred.clear();
         self.allocator.abandon(deadline)?;
@@ -79,7 +82,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }))
     }
 
-    /// End the claim of a member that is gone. Fails with a corruption if no member can hold a claim in this state.
+    /// End the held or acknowledged claim `index` of a member that is gone. Fails with a corruption if no member can
+    /// hold a claim in its state.
     fn return_claim(
         &self,
         t: &mut Transaction<'_, W, M>,

@@ -7,8 +7,9 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Free a reserved chunk that is not linked; defer that if the owner lock is not available now. Other errors are
-    /// ignored. The caller asks [`must_wake_writers`](Self::must_wake_writers) afterwards.
+    /// Free a reserved chunk that is not linked; if the owner lock is not available until `deadline`, defer that. Other
+    /// errors are ignored: the chunk then stays reserved. The caller asks
+    /// [`must_wake_writers`](Self::must_wake_writers) afterwards.
     pub fn free_chunk(&self, chunk: Chunk, deadline: u64) {
         if let Err(HeapError::Busy { .. }) = self.allocator.release(&chunk.block, deadline) {
             lock(&self.deferred.chunks).push(chunk);
@@ -26,7 +27,8 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         must_wake.load(Relaxed) && must_wake.swap(false, Relaxed)
     }
 
-    /// Free the deferred chunks. Return true if there were any and all are freed.
+    /// Free the deferred chunks; those that find the owner lock taken stay deferred. Return true if there were any and
+    /// none is left.
     pub(super) fn free_deferred_chunks(&self, deadline: u64) -> bool {
         let unwanted = std::mem::take(&mut *lock(&self.deferred.chunks));
         let found = !unwanted.is_empty();
@@ -42,13 +44,14 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         lock(&self.deferred.claims).push((claim, is_acknowledged));
     }
 
-    /// Return true if any release is deferred.
+    /// Return true if the release of a chunk or the end of a claim is deferred by this process.
     pub fn has_deferred(&self) -> bool {
         !lock(&self.deferred.chunks).is_empty() || !lock(&self.deferred.claims).is_empty()
     }
 
     /// Finish the deferred releases, and add their wake-ups to `wakeups`, which the caller does even after an error.
-    /// Fails with `Busy` if some claims are left; chunks that are left are no error.
+    /// Fails with `Busy` if some claims are left deferred; chunks that are left are no error. After another error the
+    /// claim in question is dropped, and further claims stay deferred.
     pub fn finish_deferred(&self, deadline: u64, wakeups: &mut Wakeups) -> Result<(), HeapError> {
         if self.free_deferred_chunks(deadline) {
             wakeups.room = WritersToWake::All;
@@ -78,7 +81,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
 
     /// Give surplus memory back to the system, unless it may be needed soon: items were put since the `last` call, and
     /// at least a quarter of the memory was in use at one of the two calls. Return the state for the next call; None if
-    /// nothing is left to trim, or the owner lock is not available in time.
+    /// no further call is needed now, or the owner lock is not available in time. Errors are ignored.
     pub fn trim(&self, last: TrimState, deadline: u64) -> Option<TrimState> {
         let usage = self.allocator.usage(deadline).ok()?;
         let now = TrimState {

@@ -6,8 +6,9 @@ use crate::shared_heap::access::ReadWords;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
-    /// Accept no more items. With `immediate`, drop the waiting items and those that would return. The caller wakes all
-    /// waiters, because none of the wake-ups is returned.
+    /// Accept no more items. With `immediate`, drop the waiting items, which count as processed, and later those that
+    /// would return; dead letters stay. The caller wakes all waiters, because none of the wake-ups is returned: also
+    /// after an error, because the queue may be shut down then, and a part of the items dropped. Idempotent.
     pub fn shut_down(&self, immediate: bool, deadline: u64) -> Result<(), HeapError> {
         let journal = self.allocator.undo_log();
         journal.transact(deadline, |t| {
@@ -24,12 +25,12 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         Ok(())
     }
 
-    /// Return true if the queue accepts no more items.
+    /// Return true if the queue accepts no more items. A hint.
     pub fn is_shut_down(&self) -> bool {
         self.hint(SHUT) != 0
     }
 
-    /// Return true if the queue may be empty and stay so. A hint.
+    /// Return true if the queue was shut down and no claimed item may return, whether items wait or not. A hint.
     pub fn may_be_finished(&self) -> bool {
         match self.hint(SHUT) {
             0 => false,
@@ -38,7 +39,7 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         }
     }
 
-    /// Return true if the queue is empty and stays so: it is shut down, and no claimed item may return.
+    /// Return true if the queue is empty and stays so: it is shut down, no item waits, and no claimed item may return.
     pub(super) fn is_finished(&self, t: &impl ReadWords) -> Result<bool, HeapError> {
         let may_come_back = match self.get(t, SHUT)? {
             0 => return Ok(false),

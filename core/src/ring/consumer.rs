@@ -5,7 +5,7 @@ use super::positions::{RingPositions, check_index};
 use crate::sync::Ordering;
 use crate::violation::Violation;
 
-/// The reading end. There is one per ring.
+/// The reading end. There is one per ring. After a violation it must not be used.
 pub struct Consumer<M> {
     memory: M,
     positions: RingPositions,
@@ -37,7 +37,8 @@ impl<M: RingMemory> Consumer<M> {
         self.positions.used()
     }
 
-    /// Use `to` bytes of the ring from the head on, as the writer's frame says. Fails if they are no possible size.
+    /// Use `to` bytes of the ring from the head on, as the writer's frame says, which the caller has released. Fails
+    /// with [`Violation::Growth`] unless `to` is a power of two, more than now and at most the capacity.
     pub fn grow(&mut self, to: u64) -> Result<(), Violation> {
         let (used, most) = (self.used() as u64, self.memory.capacity() as u64);
         if !to.is_power_of_two() || to <= used || to > most {
@@ -108,7 +109,8 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
-    /// Give `len` bytes, a multiple of [`WORD`], back to the writer. A sleeping writer is not woken.
+    /// Give the next `len` bytes, a multiple of [`WORD`] and at most [`known`](Self::known), back to the writer. A
+    /// sleeping writer is not woken.
     #[inline]
     pub fn release(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known());

@@ -56,12 +56,13 @@ pub struct HeapMemory {
 }
 
 impl HeapMemory {
-    /// Create a ring of `capacity` bytes, a power of two and at least [`WORD`].
+    /// Create an empty ring of `capacity` bytes, a power of two and at least [`WORD`]. Panics for another capacity.
     pub fn new(capacity: usize) -> Self {
         Self::growing(capacity, capacity)
     }
 
-    /// Create a ring that begins with `first` bytes, at least [`GROWTH`], and grows up to `capacity`.
+    /// Create an empty ring that begins with `first` bytes and grows up to `capacity`. Panics unless both are powers of
+    /// two, and `first` is the capacity or from [`GROWTH`] up to it.
     pub fn growing(first: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && first.is_power_of_two());
         assert!(first == capacity || (GROWTH..capacity).contains(&first));

@@ -27,11 +27,12 @@ pub trait RingMemory {
     fn first(&self) -> usize {
         self.capacity()
     }
-    /// Allocate memory for the bytes `from..to`. Return false if there is none; the ring then stays as it is.
+    /// Allocate memory for the bytes `from..to`, up to the capacity. Return false if there is none; the ring then stays
+    /// as it is.
     fn populate(&self, _from: usize, _to: usize) -> bool {
         true
     }
-    /// Load the word at `index`, counted in words from the ring's start. Relaxed.
+    /// Load the word at `index`, counted in words from the ring's start and less than the capacity. Relaxed.
     fn load_word(&self, index: usize) -> u64;
     /// Store the word at `index`. Relaxed.
     fn store_word(&self, index: usize, value: u64);

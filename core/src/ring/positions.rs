@@ -3,7 +3,8 @@
 use super::memory::WORD;
 use crate::violation::Violation;
 
-/// Return the index that a peer has stored, after checking that it is a multiple of a word between `low` and `high`.
+/// Return the index that a peer has stored, after a check: `Misaligned` if it is no multiple of a word, `OutOfRange` if
+/// it is not from `low` to `high`, both included.
 #[inline]
 pub(super) fn check_index(index: u64, low: u64, high: u64) -> Result<u64, Violation> {
     if index % WORD as u64 != 0 {
@@ -24,7 +25,7 @@ pub(super) struct RingPositions {
 }
 
 impl RingPositions {
-    /// Create the mapping of a ring that uses `used` bytes.
+    /// Create the mapping of a ring that uses `used` bytes, a power of two.
     pub(super) fn new(used: usize) -> Self {
         RingPositions {
             mask: used / WORD - 1,
@@ -37,7 +38,7 @@ impl RingPositions {
         (self.mask + 1) * WORD
     }
 
-    /// Return the number of the word that contains the byte `offset` bytes beyond `index`.
+    /// Return the number of the word, in the memory in use, that contains the byte `offset` bytes beyond `index`.
     #[inline]
     pub(super) fn word(&self, index: u64, offset: usize) -> usize {
         let at = (index as usize)

@@ -5,7 +5,7 @@ use super::positions::{RingPositions, check_index};
 use crate::sync::Ordering;
 use crate::violation::Violation;
 
-/// The writing end. There is one per ring.
+/// The writing end. There is one per ring. After a violation it must not be used.
 pub struct Producer<M> {
     memory: M,
     positions: RingPositions,
@@ -84,13 +84,14 @@ impl<M: RingMemory> Producer<M> {
     }
 
     /// Allocate memory so that `to` bytes can be in use: more than now, and at most the capacity. Return false if there
-    /// is none.
+    /// is none. The bytes in use stay the same until [`grow`](Self::grow).
     pub fn populate(&self, to: usize) -> bool {
         self.memory.populate(self.used(), to)
     }
 
     /// Write the two words that announce the growth into the room kept for them and publish them, and use `to` bytes
-    /// from there on, for which memory was allocated by [`populate`](Self::populate).
+    /// from there on, a power of two, for which memory was allocated by [`populate`](Self::populate). All bytes that
+    /// were written before are published.
     pub fn grow(&mut self, words: [u64; 2], to: usize) {
         debug_assert!(to > self.used() && to <= self.memory.capacity());
         self.limit += GROWTH as u64;
@@ -112,7 +113,8 @@ impl<M: RingMemory> Producer<M> {
         (self.tail - self.head) as usize
     }
 
-    /// Write a word `offset` bytes beyond the tail. The caller has checked the room.
+    /// Write a word `offset` bytes, a multiple of [`WORD`], beyond the tail. The caller has checked the room, and
+    /// publishes the word.
     #[inline]
     pub fn put_word(&mut self, offset: usize, value: u64) {
         let index = self.positions.word(self.tail, offset);
@@ -140,7 +142,8 @@ impl<M: RingMemory> Producer<M> {
         }
     }
 
-    /// Announce `len` more bytes, a multiple of [`WORD`], which were written. A sleeping reader is not woken.
+    /// Announce `len` more bytes, a multiple of [`WORD`] and at most the known room, which were written. A sleeping
+    /// reader is not woken.
     #[inline]
     pub fn publish(&mut self, len: usize) {
         debug_assert!(len % WORD == 0 && len <= self.known_room());

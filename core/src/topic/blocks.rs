@@ -39,7 +39,7 @@ pub struct BlockAllocator {
 }
 
 impl BlockAllocator {
-    /// Create an allocator of `size` bytes, all free.
+    /// Create an allocator of `size` bytes, a multiple of [`PAGE`], all free and without memory.
     pub fn new(size: u64) -> Self {
         let free = if size == 0 { None } else { Some((0, size)) };
         BlockAllocator {
@@ -65,7 +65,8 @@ impl BlockAllocator {
         self.backed
     }
 
-    /// Allocate the lowest run of at least one page for `len` bytes. Return None if no free run is long enough.
+    /// Allocate the lowest run of whole pages, at least one, for `len` bytes. Return None if no free run is long
+    /// enough. The run may have no memory: see [`unbacked_part`](Self::unbacked_part). The caller frees it once.
     pub fn allocate(&mut self, len: u64) -> Option<PageRun> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&at, &found) = self.free.iter().find(|&(_, &found)| found >= len)?;
@@ -77,8 +78,8 @@ impl BlockAllocator {
         Some(PageRun { at, len })
     }
 
-    /// Return the part of a run that has no memory, if there is one, until [`mark_backed`](Self::mark_backed) is
-    /// called.
+    /// Return the part of an allocated run, up to its end, that has no memory; None if all of it has. The caller
+    /// allocates memory for the part and then calls [`mark_backed`](Self::mark_backed).
     pub fn unbacked_part(&self, run: PageRun) -> Option<PageRun> {
         // The lowest free run is taken, so each run begins at or below the end of those with memory.
         debug_assert!(run.at <= self.backed);
@@ -89,12 +90,12 @@ impl BlockAllocator {
         })
     }
 
-    /// Record that this run has memory.
+    /// Record that all pages up to the end of this run have memory.
     pub fn mark_backed(&mut self, run: PageRun) {
         self.backed = self.backed.max(run.at + run.len);
     }
 
-    /// Free a run that was allocated, and merge it with its neighbours. Its memory stays.
+    /// Free a run that [`allocate`](Self::allocate) returned, once, and merge it with its neighbours. Its memory stays.
     pub fn free(&mut self, run: PageRun) {
         self.taken -= run.len;
         let (mut at, mut len) = (run.at, run.len);

@@ -37,7 +37,8 @@ pub struct Log<L> {
 }
 
 impl<L: LogMemory> Log<L> {
-    /// Lay out a log in memory that is all zeros and large enough.
+    /// Lay out a log in memory that is all zeros and has the size of the layout. `token` identifies the listing that
+    /// publishes the log later. Panics if the memory is too small for the header.
     pub fn create(space: L, shape: LogLayout, token: u64) -> Self {
         debug_assert!(shape.entries.is_power_of_two() && shape.ring.is_power_of_two());
         let log = Log {
@@ -61,8 +62,8 @@ impl<L: LogMemory> Log<L> {
         log
     }
 
-    /// Open a log that another process has laid out. Return None if the memory is not a log, or not the log of this
-    /// listing.
+    /// Open a log that another process has laid out, after a check of its header. Return None if the memory is not a
+    /// log, or not that of the listing with this token. The entries are checked one by one when they are read.
     pub fn open(space: L, token: u64) -> Option<Self> {
         let size = space.size() as u64;
         if size <= INDEX {
@@ -101,7 +102,7 @@ impl<L: LogMemory> Log<L> {
         self.blocks - self.data
     }
 
-    /// Return the word at an offset within the header or the index.
+    /// Return the word at an offset within the header or the index. Panics for an offset that is not within the log.
     #[inline]
     fn word(&self, at: u64) -> &AtomicU64 {
         self.space.word(at).expect("checked when it was opened")
@@ -133,13 +134,13 @@ impl<L: LogMemory> Log<L> {
         self.word(FLOOR)
     }
 
-    /// Return the word by which the publisher cuts off the subscriber of a seat.
+    /// Return the word by which the publisher cuts off the subscriber of a seat, a number below [`MAX_SEATS`].
     #[inline]
     pub(super) fn cut(&self, seat: usize) -> &AtomicU64 {
         self.word(CUT + 8 * seat as u64)
     }
 
-    /// Write the entry of a record.
+    /// Write the entry of a record, over that of a reclaimed one. Readers see it once the caller stores the tail.
     #[inline]
     pub(super) fn write_entry(&self, seq: u64, record: Record) {
         let at = INDEX + ENTRY * (seq & self.mask);
@@ -149,8 +150,8 @@ impl<L: LogMemory> Log<L> {
         self.word(at + 8).store(head, Ordering::Relaxed);
     }
 
-    /// Read the entry of a record, or return the word that is out of bounds. For a reclaimed record this may be the
-    /// entry of a later one.
+    /// Read the entry of a record that was published. The error is the word of the entry that is out of bounds. For a
+    /// reclaimed record this may be the entry of a later one.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, u64> {
         let at = INDEX + ENTRY * (seq & self.mask);

@@ -82,8 +82,8 @@ pub struct LogLayout {
 }
 
 impl LogLayout {
-    /// Return the layout for a publisher with these limits, of which `high` is limited to 1 up to [`MAX_HIGH`], and the
-    /// bytes of the ring to usual sizes.
+    /// Return the layout for a publisher with these limits: `high` is clamped to 1 up to [`MAX_HIGH`], the bytes of
+    /// the ring to 256 KiB up to 64 MiB, and `memory` is rounded up to whole pages.
     pub fn of(limits: PublisherLimits) -> Self {
         let high = limits.high.clamp(1, MAX_HIGH);
         let ring = (high * USUAL).next_power_of_two();
@@ -94,7 +94,7 @@ impl LogLayout {
         }
     }
 
-    /// Return the maximum length of a payload in the ring, in bytes.
+    /// Return the maximum length of a payload in the ring, in bytes: 16 KiB, or an eighth of a smaller ring.
     pub fn small(self) -> u64 {
         SMALL.min(self.ring / 8)
     }
@@ -114,7 +114,7 @@ impl LogLayout {
         self.blocks_at() + self.blocks
     }
 
-    /// Return the number of bytes that need memory from the beginning.
+    /// Return the number of bytes, from the first one on, that need memory from the beginning: all but the blocks.
     pub fn used(self) -> u64 {
         self.blocks_at()
     }

@@ -16,7 +16,8 @@ pub trait LogMemory: Words {
     /// # Panics
     /// If they are not within the memory.
     fn read(&self, at: u64, len: u64, out: &mut Vec<u8>);
-    /// Allocate memory for a part of the log that has none. Fails for the log of another process.
+    /// Allocate memory for the `len` bytes from the offset `at` on, and keep their content. Fails with EPERM for the
+    /// log of another process, and if the system has too little memory: a part of them may have memory then.
     fn populate(&self, at: u64, len: u64) -> io::Result<()>;
 }
 

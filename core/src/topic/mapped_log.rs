@@ -29,7 +29,8 @@ const STRIDE: u64 = 16 << 20;
 /// Bytes of a block in which file systems count allocated memory.
 pub const BLOCK: u64 = 512;
 
-/// Return the bytes of memory of the log under this descriptor of a process; 0 if that cannot be seen from here.
+/// Return the bytes of memory that the kernel has allocated for the log under this descriptor of a process; 0 if the
+/// descriptor cannot be read from here.
 pub fn allocated(process: libc::pid_t, descriptor: RawFd) -> u64 {
     let status = std::fs::metadata(sealed::path(process, descriptor));
     status.map_or(0, |status| BLOCK * status.blocks())
@@ -45,7 +46,7 @@ pub struct MappedLog {
 
 impl MappedLog {
     /// Create the file of a log, all zeros, and allocate the memory that is always used. The file is sealed: only this
-    /// mapping can write it.
+    /// mapping can write it. Fails if the system has too little memory, or refuses the file, its mapping or its seals.
     pub fn create(shape: LogLayout) -> io::Result<Self> {
         let size = shape.size();
         let file = sealed::create(c"shmrpc-topic", size)?;
@@ -59,13 +60,14 @@ impl MappedLog {
         Ok(memory)
     }
 
-    /// Map the log under this descriptor of a process. Return the reason if that fails.
+    /// Map the log under this descriptor of a process for reading. The error is a sentence with the reason: the file
+    /// cannot be opened or mapped, is not sealed, or has an impossible size.
     pub fn open(process: libc::pid_t, descriptor: RawFd) -> Result<Self, String> {
         let opened = sealed::open(process, descriptor);
         MappedLog::map(&opened.map_err(|error| format!("its memory cannot be opened: {error}"))?)
     }
 
-    /// Map a file for reading, after a check that it is sealed. Return the reason if that fails.
+    /// Map a file for reading, after a check of its seals and its size. Return the reason if that fails.
     fn map(file: &File) -> Result<Self, String> {
         let failed = |what: &str, error: io::Error| format!("its memory cannot be {what}: {error}");
         if !sealed::is_sealed(file) {
@@ -139,6 +141,7 @@ impl LogMemory for MappedLog {
         unsafe { append_from(out, from, len as usize) };
     }
 
+    /// Allocate memory for the range in steps; after an error a part of it may have memory.
     fn populate(&self, at: u64, len: u64) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Err(io::Error::from_raw_os_error(libc::EPERM));

@@ -13,7 +13,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Return the policy with this number.
+    /// Return the policy with this number, as a seat word has it; None for an unknown number.
     pub fn of(number: u8) -> Option<Self> {
         match number {
             1 => Some(Policy::Block),
@@ -23,7 +23,7 @@ impl Policy {
         }
     }
 
-    /// Return true if a publisher keeps records that such a subscriber has not read.
+    /// Return true if a publisher keeps records that such a subscriber has not read: for all but [`Policy::KeepLast`].
     pub(super) fn is_respected(self) -> bool {
         self != Policy::KeepLast
     }

@@ -54,7 +54,7 @@ pub struct CpuContention {
 }
 
 impl CpuContention {
-    /// Begin a wait at `now`. Return true if it should sleep instead of spin.
+    /// Begin a wait at `now`, in nanoseconds: called once for each. Return true if it should sleep instead of spin.
     #[inline]
     pub fn must_sleep(&mut self, now: u64) -> bool {
         if self.is_costly(now) {
@@ -73,8 +73,8 @@ impl CpuContention {
         self.slept
     }
 
-    /// Yield the CPU if the caller has spun for long enough, given the time `spun` in nanoseconds. Return true if the
-    /// caller should sleep now.
+    /// Yield the CPU if the caller has spun for more than 4 µs, given the time `spun` in nanoseconds. Return true if
+    /// the caller should sleep now, because yields are costly.
     #[inline]
     pub fn yield_after(&mut self, spun: u64) -> bool {
         spun > SPIN_BEFORE_YIELD && self.yield_cpu() == YieldResult::Costly
@@ -94,13 +94,13 @@ impl CpuContention {
         self.record_yield(before, clock::now())
     }
 
-    /// Return true if recent yields were so expensive that waits sleep at `now`.
+    /// Return true if recent yields were so expensive that waits sleep at `now`, in nanoseconds. Changes nothing.
     #[inline]
     pub fn is_costly(&self, now: u64) -> bool {
         now < self.until
     }
 
-    /// Record a yield from `before` to `after`, and return what it has cost.
+    /// Record a yield from `before` to `after`, in nanoseconds, and return what it has cost.
     #[inline]
     fn record_yield(&mut self, before: u64, after: u64) -> YieldResult {
         let took = after - before;

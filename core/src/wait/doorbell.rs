@@ -26,7 +26,7 @@ fn socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// Return the socket address of a path. Fails with EINVAL if the path is too long.
+/// Return the socket address of a path. Fails with EINVAL if the path is empty, too long, or has a zero byte.
 fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     // SAFETY: zeros are an address without a path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -65,8 +65,9 @@ fn inode_of(path: &Path) -> Option<u64> {
 }
 
 impl Doorbell {
-    /// Bind a doorbell at `path`, which belongs to the caller; it replaces the socket of a dead process. Fails if
-    /// another kind of file is there, and with EINVAL if the path is too long.
+    /// Bind a doorbell at `path`, which belongs to the caller; it replaces any socket there, as one of a dead process.
+    /// Fails if another kind of file is there or the directory cannot be written, and with EINVAL if no socket can have
+    /// the path.
     pub fn new(path: &Path) -> io::Result<Self> {
         let (socket, at) = (socket()?, address(path)?);
         if inode_of(path).is_some() {
@@ -84,7 +85,8 @@ impl Doorbell {
         })
     }
 
-    /// Drain the socket, at most a few wake-ups at once, so that the loop does not wake again for the same ones.
+    /// Drain the socket, at most a few wake-ups at once, so that the loop does not wake again for the same ones. Never
+    /// blocks. Errors are ignored.
     pub fn drain(&self) {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {
@@ -105,6 +107,7 @@ impl AsFd for Doorbell {
 }
 
 impl Drop for Doorbell {
+    /// Remove the socket file, unless a later owner of the path has replaced it. Errors are ignored.
     fn drop(&mut self) {
         // The file may be gone with its directory, or belong to a later owner of the path.
         if inode_of(&self.path) == self.inode {
@@ -117,12 +120,13 @@ impl Drop for Doorbell {
 pub struct Ringer(OwnFd);
 
 impl Ringer {
-    /// Create a sender, without a name and without messages to receive.
+    /// Create a sender, without a name and without messages to receive. Fails if this process can open no descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Ringer(socket()?.into()))
     }
 
-    /// Ring the doorbell at `path`. Return false if no process has it open, or if no socket can have the path.
+    /// Ring the doorbell at `path`, without blocking. Return true if it has a wake-up now, perhaps an earlier one;
+    /// false if no process has it open, if no socket can have the path, or after another error.
     pub fn ring(&self, path: &Path) -> bool {
         let Ok(at) = address(path) else {
             return false;

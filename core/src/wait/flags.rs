@@ -27,7 +27,8 @@ pub const ON_SEMAPHORE: u32 = 2;
 /// The side sleeps until its socket is readable, but not for items of a stream: it polls for them when it wants them.
 pub const PATIENT: u32 = 3;
 
-/// Announce a sleep. The caller checks once more before it sleeps.
+/// Announce a sleep in the way `how`, one of the constants above but [`AWAKE`]. The caller checks once more before it
+/// sleeps, and withdraws the announcement if it does not, and after the sleep.
 #[inline]
 pub fn announce(flag: &AtomicU32, how: u32) {
     // Relaxed: the fence orders it.
@@ -46,8 +47,9 @@ pub fn withdraw(flag: &AtomicU32) {
     crash::point!(SleepWithdrawn);
 }
 
-/// Return the way in which the side sleeps, and clear the flag: the caller must then wake it. Return [`AWAKE`] if it
-/// does not sleep. Called after a change.
+/// Return the way in which to wake the side, and clear the flag: the caller must then wake it in that way. A patient
+/// side is woken by its socket: [`ON_SOCKET`]. Return [`AWAKE`] if the side does not sleep. An unknown value of a
+/// hostile peer is returned as it is. Called after a change.
 #[inline]
 pub fn take_wake_token(flag: &AtomicU32) -> u32 {
     // SeqCst: the store of the index is before this load of the flag.

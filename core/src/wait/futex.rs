@@ -18,8 +18,8 @@ pub(crate) enum Reach {
 /// Maximum length of a sleep, in seconds, that the kernel accepts.
 const LONGEST: u64 = i32::MAX as u64;
 
-/// Sleep while `word` holds `value`, until a wake-up or a signal comes or `limit` has passed. The sleep may also end
-/// for no reason: the caller checks again.
+/// Sleep while `word` holds `value`, until a wake-up or a signal comes or `limit` has passed. Return at once if the
+/// word holds another value. The sleep may also end for no reason, and errors are ignored: the caller checks again.
 pub(crate) fn wait(word: *const u32, value: u32, limit: Duration, reach: Reach) {
     let limit = libc::timespec {
         tv_sec: limit.as_secs().min(LONGEST) as libc::time_t,

@@ -10,7 +10,7 @@ use std::time::Duration;
 const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
 
-/// The sleep of one thread. A wake-up is kept if the thread is awake.
+/// The sleep of one thread at a time. A wake-up is kept if the thread is awake; several count as one.
 #[derive(Debug, Default)]
 pub struct Parker(AtomicU32);
 
@@ -23,7 +23,8 @@ impl Parker {
         }
     }
 
-    /// Sleep until a wake-up or a signal comes or `limit` has passed. Consumes the wake-up.
+    /// Sleep until a wake-up or a signal comes or `limit` has passed, or for no reason: the caller checks again.
+    /// Consumes the wake-up.
     pub fn sleep(&self, limit: Duration) {
         // The futex sleeps only if no wake-up is pending. Whatever ended the sleep, the caller checks again.
         futex::wait(self.0.as_ptr(), AWAKE, limit, Reach::Process);

@@ -34,8 +34,8 @@ impl ShutdownFlag {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Close the channel, and call `ring`, which wakes the thread that sleeps on our semaphore or lets the next sleep
-    /// end at once.
+    /// Close the channel for good, and call `ring`, which wakes the thread that sleeps on our semaphore or lets the
+    /// next sleep end at once. Each further call calls `ring` again.
     pub fn close(&self, ring: impl FnOnce()) {
         // Relaxed: before the wake-up in this thread, and the semaphore orders what is before the wake-up.
         self.closed.store(true, Ordering::Relaxed);

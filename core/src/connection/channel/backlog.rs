@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 impl Channel {
     /// Queue a frame for which there is no room, and wake the peer, because the ring may be full of releases, for which
-    /// the peer was not woken.
+    /// the peer was not woken. After a violation the frame is queued nevertheless, and the peer is not woken.
     pub(super) fn keep_frame(
         &self,
         writer: &mut FrameWriter<MappedRing>,
@@ -26,7 +26,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Send queued frames, as far as there is room, and wake the peer for them. Return true if anything was sent.
+    /// Send queued frames, as far as there is room, and wake the peer for them. Return true if anything was sent. Does
+    /// not wait for room. Fails if the peer's index is impossible or the memory was truncated.
     pub fn flush(&self) -> Result<bool, Violation> {
         // Relaxed: frames are queued and flushed under the lock; a stale hint is corrected by the wake-up that the peer
         // sends for room.
@@ -36,7 +37,7 @@ impl Channel {
         self.flush_frames(&mut lock(&self.writer))
     }
 
-    /// Return true if frames are queued.
+    /// Return true if frames are queued. A hint.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         // Relaxed: see `flush`.
@@ -49,7 +50,8 @@ impl Channel {
         self.is_stalled() && lock(&self.writer).is_awaited()
     }
 
-    /// Return true if so much is queued that the server takes no more requests from the peer until the peer reads.
+    /// Return true if so much is queued, 512 KiB or 8192 frames, that the server takes no more requests from the peer
+    /// until the peer reads.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.is_stalled() && {
@@ -58,13 +60,15 @@ impl Channel {
         }
     }
 
-    /// Return the frames that the peer has not read.
+    /// Count the frames and bytes that the peer has not read. Fails if the peer's index is impossible or the memory was
+    /// truncated.
     pub fn unread(&self) -> Result<Unread, Violation> {
         lock(&self.writer).unread()
     }
 
     /// Remove the frame that began `id`, and end its loans, if it is still queued and nothing of it was sent. `begins`
-    /// returns true for an opcode that begins a call. Return true if the frame was removed.
+    /// returns true for an opcode that begins a call. Return true if the frame was removed: the peer never sees the
+    /// call. Return false also if there is no such frame.
     pub fn take_back(&self, id: u64, begins: impl Fn(u32) -> bool) -> bool {
         if !self.is_stalled() {
             return false;
@@ -107,14 +111,14 @@ impl Channel {
         Ok(moved)
     }
 
-    /// Store the hint that frames are queued, or that none are.
+    /// Store the hint that frames are queued, or that none are. The caller holds the lock of the writer.
     fn note_backlog(&self, writer: &FrameWriter<MappedRing>) {
         // Relaxed: see `flush`.
         self.stalled.store(writer.backlog() > 0, Ordering::Relaxed);
     }
 
-    /// Send queued frames, or announce that this side waits for room, for which the peer then wakes it. Called before a
-    /// sleep.
+    /// Send queued frames, and if some are left, announce that this side waits for room, for which the peer then wakes
+    /// it. Does not sleep: the caller does so afterwards.
     pub fn await_room(&self) -> Result<(), Violation> {
         if !self.is_stalled() {
             return Ok(());

@@ -38,7 +38,8 @@ pub const SLICE: u64 = 300_000;
 /// Number of polls of the ring between two readings of the clock, in a spinning wait.
 pub(crate) const POLLS_PER_CLOCK: u32 = 32;
 
-/// One side of a connection.
+/// One side of a connection. A method fails with a [`Violation`] if an index or a frame of the peer is impossible, or
+/// if the memory was truncated; the owner then closes the channel.
 pub struct Channel {
     writer: Mutex<FrameWriter<MappedRing>>,
     receiver: Mutex<Receiver>,
@@ -140,12 +141,12 @@ impl Channel {
         self.max_frame
     }
 
-    /// Drain the socket of the event loop's wake-ups. Return false if the peer has closed it.
+    /// Drain the socket of the event loop's wake-ups, at most a few. Return false if the peer has closed its end.
     pub fn drain_wakeups(&self) -> bool {
         self.wakers.loop_waker.drain()
     }
 
-    /// Send a frame that does not begin a call, as [`publish`](Self::publish) does.
+    /// Send a frame that does not begin a call, as [`publish`](Self::publish) does, with the same errors.
     #[inline]
     pub fn send(
         &self,
@@ -157,9 +158,10 @@ impl Channel {
         self.publish(opcode, id, payload, keep, FrameRole::Other)
     }
 
-    /// Send a frame, or queue it if there is no room now: `keep` then creates a payload that outlives the call. Fails
-    /// if the channel is closed, if the payload is too large, if too many bytes are queued, or if the peer has violated
-    /// the protocol.
+    /// Send a frame, or queue it if there is no room now: `keep` then creates a payload that outlives the call. Wakes a
+    /// peer that sleeps, and never waits for it. Fails with `Closed`, with `Oversize` if the payload is too large, with
+    /// `Backlog` if too many bytes are queued, or with `Violation`; the loans in the payload then stay the caller's. A
+    /// peer that has left is no error here: see [`check_peer`](Self::check_peer).
     ///
     /// A server that stops reports the one-way calls that it has taken by their highest id. So calls must begin in the
     /// order of their ids: one that comes too late fails with [`SendError::Overtaken`]. Threads draw their ids before
@@ -210,7 +212,7 @@ impl Channel {
         }
     }
 
-    /// Wake the peer in the way that its flag named. Does nothing if the peer is awake.
+    /// Wake the peer in the way `how` that its flag named, and store the time. Does nothing for `AWAKE`.
     fn wake_peer(&self, how: u32) {
         if how == flags::AWAKE {
             return;
@@ -230,7 +232,7 @@ impl Channel {
         self.wake_peer(how);
     }
 
-    /// Wake the peer even if it is patient, because items wait for it.
+    /// Wake the peer if it sleeps for frames, even if it is patient, because items of a stream wait for it.
     pub fn nudge(&self) {
         self.wake_reader(&lock(&self.writer));
     }
@@ -241,13 +243,14 @@ impl Channel {
         SendError::Oversize { len, max }
     }
 
-    /// Return the violation of the peer that a sender has found.
+    /// Return the violation of the peer that a sender has found, for the receiving thread; None if there is none.
     #[inline]
     pub fn fault(&self) -> Option<Violation> {
         self.fault.get().copied()
     }
 
-    /// Wake the thread that sleeps on this channel, or let the next sleep end at once.
+    /// Wake the thread of this side that sleeps on this channel, or let its next sleep end at once. Does nothing to an
+    /// event loop.
     pub fn interrupt(&self) {
         self.wakers.interrupt();
         self.check_semaphores();
@@ -260,7 +263,8 @@ impl Channel {
         }
     }
 
-    /// Close the sending side, wake the thread that sleeps on this channel, and prevent further sleeps.
+    /// Close the sending side: frames fail with [`SendError::Closed`] from now on. Wake the thread that sleeps on this
+    /// channel, and prevent further sleeps. Frames that have come can still be received. The peer is not told.
     pub fn close(&self) {
         self.shutdown.close(|| {
             crash::point!(ChannelClosed);
@@ -268,7 +272,8 @@ impl Channel {
         });
     }
 
-    /// Return the receiving end, locked: for one frame, peek and then take.
+    /// Return the receiving end, locked: for one frame, peek and then take. Blocks while another thread has it, also
+    /// one that spins.
     #[inline]
     pub fn receiver(&self) -> MutexGuard<'_, Receiver> {
         lock(&self.receiver)

@@ -35,6 +35,7 @@ struct FrameLoans<'a> {
 }
 
 impl Drop for FrameLoans<'_> {
+    /// Cancel the loans, unless the frame was sent.
     fn drop(&mut self) {
         for entry in &self.entries {
             self.loans.cancel(entry);
@@ -44,8 +45,9 @@ impl Drop for FrameLoans<'_> {
 
 impl Channel {
     /// Send a body with the buffers that it refers to. Buffers and a large body go by reference if there is memory for
-    /// them. `keep` creates a payload that outlives the call, for a body alone in the frame; `role` is as in
-    /// [`Channel::publish`].
+    /// them, and else are copied into the frame. `keep` creates a payload that outlives the call, for a body alone in
+    /// the frame. Fails as [`Channel::publish`] does, and with `Oversize` if what remains in the frame is too large;
+    /// then no loan stays. A client with much memory lent first waits for up to 2 ms for the peer to release some.
     ///
     /// # Safety
     /// Each of `buffers` is readable for its length.
@@ -116,7 +118,7 @@ impl Channel {
     /// Process the releases that have come. If many bytes are lent, a client also waits a moment for further releases,
     /// because a sender far ahead of its peer gains nothing, and memory that was just used is still in the caches.
     ///
-    /// A server does not wait, because it has other clients.
+    /// A server does not wait, because it has other clients. The wait spins and yields, for up to 2 ms.
     fn wait_for_memory(&self) -> Result<(), Violation> {
         self.collect_releases()?;
         if !self.is_client {
@@ -152,7 +154,7 @@ impl Channel {
         }
     }
 
-    /// End the loans of a frame that was not sent.
+    /// End the loans of a frame of this side that was not sent. Does nothing if the frame is no parcel.
     pub(super) fn cancel_loans(&self, opcode: u32, payload: &[u8]) {
         if opcode & PARCEL != 0 {
             let parsed = parcel::parse(payload).expect("a table of our own");

@@ -30,7 +30,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Peek at the next frame (see [`FrameReader::peek`]), and process the releases before it.
+    /// Peek at the next frame (see [`FrameReader::peek`]), and process the releases before it. Never waits. A violation
+    /// by a release is returned by each later call, too.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Header>, Violation> {
         if let Some(violation) = self.broken {
@@ -47,7 +48,8 @@ impl Receiver {
         }
     }
 
-    /// Take a RELEASE frame, and end the loan that it names.
+    /// Take the RELEASE frame that was found, and end the loan that it names. Fails if its length is wrong, if it was
+    /// dropped for lack of memory, or if the peer has no such loan.
     fn take_release(&mut self, header: Header) -> Result<(), Violation> {
         let mut payload = [0; RELEASE_SIZE];
         if header.len != RELEASE_SIZE {
@@ -89,7 +91,8 @@ impl Receiver {
         self.reader.discard();
     }
 
-    /// Take the payload of the frame that `peek` found (see [`FrameReader::take`]). Fails if the memory was truncated.
+    /// Take the payload of the frame that `peek` found (see [`FrameReader::take`], also for its panics). Fails if the
+    /// memory was truncated: the payload may then be zeros.
     #[inline]
     pub fn take(&mut self, payload: &mut [u8]) -> Result<(), Violation> {
         self.reader.take(payload);

@@ -8,7 +8,8 @@ use crate::violation::Violation;
 
 impl ReleaseSender for Channel {
     /// Send a release, or queue it. A sleeping peer is not woken: it receives releases before it allocates memory, and
-    /// at each sweep. Drop the release if the channel is closed; a violation is stored as the channel's fault.
+    /// at each sweep. Drop the release if the channel is closed. A violation is stored as the channel's fault, or, if
+    /// frames were queued before, left to the next flush.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
         if self.shutdown.is_closed() {
             return;
@@ -27,6 +28,8 @@ impl ReleaseSender for Channel {
         }
     }
 
+    /// Process the releases that come before the next other frame, which stays, and wake a peer that waits for room.
+    /// Does nothing while another thread has the receiving end.
     fn collect_releases(&self) -> Result<(), Violation> {
         match self.receiver.try_lock() {
             Ok(mut receiver) => {

@@ -25,8 +25,8 @@ fn our_cpu() -> u32 {
 }
 
 impl Channel {
-    /// Check before a request is sent whether the peer has left, if it has been silent for long enough. Return the
-    /// time.
+    /// Check before a request is sent whether the peer has left, if it has been silent for a millisecond. Return the
+    /// time, in nanoseconds of CLOCK_MONOTONIC. Fails only with [`SendError::PeerLeft`].
     ///
     /// A request that is not sent to a peer that has left was certainly not executed. The peer's end of the loop waker
     /// closes when its process dies, before or after its other descriptors, and with the connection: no frame is taken
@@ -45,10 +45,11 @@ impl Channel {
         Ok(now)
     }
 
-    /// Spin for a frame for as long as that pays. `sent` is the outcome of the request, which was sent at `start`, in
-    /// nanoseconds.
+    /// Spin for a frame for as long as that pays, in an event loop for at most [`SLICE`] without progress. `sent` is
+    /// the outcome of the request, which was sent at `start`, in nanoseconds.
     ///
-    /// Return true if a frame is there, and the last reading of the clock.
+    /// Return true if a frame is there, which the caller takes, and the last reading of the clock. The receiving end is
+    /// locked meanwhile, so the caller must not hold it, and another receiving thread waits.
     pub fn spin(&self, sent: SendOutcome, start: u64) -> Result<(bool, u64), Violation> {
         let longest = match self.sleep {
             SleepMode::Loop => SLICE,
@@ -148,7 +149,7 @@ impl Channel {
                 .is_ok_and(|mut writer| writer.unread().is_ok_and(has_some))
     }
 
-    /// Record for the spin budget that a frame came after a sleep.
+    /// Record for the spin budget that a frame came after a wait in which this side may have slept.
     pub fn record_wake(&self, receiver: &mut Receiver) {
         let now = clock::now();
         let gap = now - receiver.since;
@@ -182,7 +183,8 @@ impl Channel {
         self.last_heard.store(now, Ordering::Relaxed);
     }
 
-    /// Announce a sleep. Return false if there is something to do first.
+    /// Announce a sleep, and send queued frames before. Return true if this side may sleep; false if there is something
+    /// to do first. Locks the receiving end, so the caller must not hold it.
     ///
     /// With `reading` false, sleep for room alone, and leave incoming frames in the ring if the peer is still behind. A
     /// `patient` side, in an event loop, is not woken for items of streams; it is woken for frames behind them from now
@@ -213,14 +215,15 @@ impl Channel {
     }
 
     /// Wake a peer that waits for room, after all reads. Return true if the reads have taken everything that was there
-    /// at the last load of the tail.
+    /// at the last load of the tail. Locks the receiving end.
     pub fn wake_waiting_writer(&self) -> bool {
         let receiver = lock(&self.receiver);
         self.wake_writer(&receiver);
         receiver.is_at_end()
     }
 
-    /// Wake the writer if it waits for room, before a sleep; [`Channel::release`] does so without the fence.
+    /// Wake the peer's writer if it waits for room and at least half the ring is free, before a sleep;
+    /// [`Channel::release`] does so without the fence.
     fn wake_writer(&self, receiver: &Receiver) {
         if receiver.reader.is_half_empty() {
             let how = flags::take_wake_token(receiver.reader.memory().writer_waits());
@@ -228,13 +231,15 @@ impl Channel {
         }
     }
 
-    /// Withdraw the announcement of [`park`](Self::park): this side is awake.
+    /// Withdraw the announcement of [`park`](Self::park): this side is awake. Locks the receiving end.
     pub fn unpark(&self) {
         flags::withdraw(lock(&self.receiver).reader.memory().reader_waits());
     }
 
     /// Block the thread until a frame, a wake-up or a signal comes or `limit` has passed; not at all once the channel
-    /// is closed. Return true if a frame is there.
+    /// is closed. Return true if a frame is there, which the caller takes; after false the caller handles signals, the
+    /// end of the channel and its deadline. Queued frames are sent before and after. Called without the lock of the
+    /// receiving end, by one thread at a time, on a side with [`SleepMode::Thread`].
     pub fn sleep(&self, limit: Duration) -> Result<bool, Violation> {
         self.flush()?;
         if self.park(true, false)? {

@@ -48,7 +48,7 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Return the peers that need this CPU to read their replies.
+    /// Return the entries of the hot channels whose peers need this CPU to read their replies.
     pub(super) fn peers_on_this_cpu(&self) -> impl Iterator<Item = &Entry<K>> {
         let hot = self
             .hot

@@ -53,7 +53,7 @@ struct Entry<K> {
 pub enum Expected {
     /// A frame, on any channel.
     Frame,
-    /// A packet from this socket, for another reader. A closed socket has none.
+    /// A packet from this socket, for another reader. If the descriptor is closed, the wait ends soon.
     Packet(RawFd),
 }
 
@@ -108,7 +108,7 @@ pub struct Poller<K> {
 }
 
 impl<K> Poller<K> {
-    /// Create a poller that spins for up to `limit` nanoseconds before it parks.
+    /// Create a poller without channels, which spins for up to `limit` nanoseconds in one wait; 0: never.
     pub fn new(limit: u64) -> Self {
         Poller {
             entries: Vec::new(),
@@ -184,18 +184,21 @@ impl<K> Poller<K> {
             .map(|entry| &entry.channel)
     }
 
-    /// Record that the peer that was replied to last had to be woken.
+    /// Record that the peer that was replied to last had to be woken: the next gap then contains the cost of a sleep.
     pub fn record_peer_woken(&mut self) {
         self.sleeps += 1;
     }
 
-    /// Expect an event: the next call to poll spins for as long as a sleep would cost, if it spins at all.
+    /// Expect an event: the next call to poll, and no further one, spins for as long as spinning pays at most, if it
+    /// spins at all.
     pub fn expect(&mut self, expected: Expected) {
         self.expects = Some(expected);
     }
 
-    /// Find the next frame on any channel, and spin for as long as it pays. The frame stays in its channel, and the
-    /// caller takes it. The time until the next call counts as used by the channel whose frame was returned.
+    /// Find the next frame on any channel, and spin for as long as it pays, but not beyond the end of the slice. The
+    /// frame stays in its channel, and the caller takes it before the next call. After `Nothing` the caller calls
+    /// [`park_all`](Self::park_all) before it lets the loop sleep; after `Broken` it removes the channel. The time
+    /// until the next call counts as used by the channel whose frame was returned.
     pub fn poll(&mut self) -> PollResult {
         let start = clock::now();
         if let Some((index, began)) = self.served.take()
@@ -271,8 +274,8 @@ impl<K> Poller<K> {
         }
     }
 
-    /// Poll every hot channel once, and sometimes the cold ones. Flush queued frames; a channel whose peer is behind is
-    /// not read.
+    /// Poll hot channels once each, until one has a frame or a violation, and sometimes the cold ones. Flush queued
+    /// frames; a channel whose peer is behind is not read.
     #[inline]
     fn poll_hot(&mut self, now: u64) -> PollResult {
         if now - self.cold_checked_at > COLD_CHECK_INTERVAL {

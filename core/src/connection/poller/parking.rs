@@ -6,8 +6,8 @@ use crate::connection::channel::Channel;
 use crate::crash;
 
 impl<K> Poller<K> {
-    /// Make a channel hot after a wake-up. Return false if its peer has closed the loop waker; true if there is no such
-    /// channel.
+    /// Make a channel hot after its loop waker became readable, and drain that. Return false if its peer has closed the
+    /// loop waker, so that no further wake-up comes; true if there is no such channel. Locks the receiving end.
     pub fn wake(&mut self, index: usize) -> bool {
         let Some(Some(entry)) = self.entries.get_mut(index) else {
             return true;
@@ -28,7 +28,8 @@ impl<K> Poller<K> {
         rings
     }
 
-    /// Remove a channel from the hot ones; the next turn stays the same.
+    /// Remove a channel from the hot ones, if it is one; the next turn stays the same. The channel is not parked, and
+    /// its entry not changed.
     pub(super) fn remove_hot(&mut self, index: usize) {
         let Some(place) = self.hot.iter().position(|&hot| hot == index) else {
             return;

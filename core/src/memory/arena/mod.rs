@@ -131,7 +131,8 @@ impl Arena {
         self.lent_away
     }
 
-    /// Allocate a block of at least `len` bytes, with one hold. Return None if no extent has room for it.
+    /// Allocate a block of at least `len` bytes, in whole granules and at least one, with one hold, which the caller
+    /// releases. Return None if no extent has room for it: the caller may add one.
     pub fn allocate(&mut self, len: u64) -> Option<BlockRef> {
         let len = round_up(len)?;
         let &(found, place) = self.by_len.range((len, BlockRef::FIRST)..).next()?;
@@ -156,7 +157,8 @@ impl Arena {
         Some(place)
     }
 
-    /// Return the size of the extent to add so that `allocate(len)` succeeds. Return None if the limit forbids it.
+    /// Return the size of the extent to add so that `allocate(len)` succeeds, in bytes. Return None if the limit
+    /// forbids it. Nothing is added.
     ///
     /// The first extent has 1 MiB, each further one as much as all before it but at most 64 MiB, unless `len` needs
     /// more. If the limit leaves less, the extent takes what is left: many small ones would each cost both sides a
@@ -213,7 +215,8 @@ impl Arena {
         debug_assert!(held, "no live block at {place:?} to hold");
     }
 
-    /// Release a hold of this process. The block is freed when it has neither holds nor loans.
+    /// Release a hold of this process. The block is freed when it has neither holds nor loans. Does nothing if there is
+    /// no hold, which is a mistake of the caller.
     pub fn release_hold(&mut self, place: BlockRef) {
         let dropped = self.update_counts(place, |block| {
             let held = block.holds > 0;
@@ -253,7 +256,7 @@ impl Arena {
         })
     }
 
-    /// End all loans of a holder that is gone and no longer reads any of the blocks.
+    /// End all loans of a holder that is gone and no longer reads any of the blocks. Blocks without holds are freed.
     pub fn remove_holder(&mut self, holder: Holder) {
         let all = (holder, BlockRef::FIRST)..=(holder, BlockRef::LAST);
         let loans: Vec<_> = self.loans.range(all).map(|(&k, &n)| (k, n)).collect();
@@ -312,7 +315,7 @@ impl Arena {
         gone
     }
 
-    /// Free the range of a block, and merge it with adjacent free ranges.
+    /// Free the range of a block that is already removed, and merge it with adjacent free ranges.
     fn free(&mut self, place: BlockRef, len: u64) {
         self.used -= len;
         let (mut start, mut whole) = (place, len);

@@ -27,7 +27,8 @@ pub const MAX_EXTENTS: usize = 256;
 /// Extents by their numbers.
 pub type Extents = BTreeMap<u32, Arc<Extent>>;
 
-/// Return the extent that contains all of these bytes, and their offset in it.
+/// Return the number of the extent that contains all of the `len` bytes at `address`, and their offset in it; None if
+/// no extent does.
 pub(crate) fn find(extents: &Extents, address: usize, len: usize) -> Option<(u32, u64)> {
     let mut extents = extents.values();
     extents.find_map(|extent| Some((extent.number(), extent.offset_of(address, len)?)))
@@ -74,8 +75,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Create an extent, all zeros. All of its memory is allocated now, so that a lack of memory is an error here, and
-    /// its size is sealed.
+    /// Create an extent of this side, all zeros, of `size` bytes. All of its memory is allocated now, so that a lack of
+    /// memory is an error here, and its size is sealed. Fails with `InvalidInput` for the size 0.
     ///
     /// A machine without enough memory does not always refuse: unless shared memory has a limit of its own, the kernel
     /// may kill a process instead. The limit to rely on is that of the arena.
@@ -166,7 +167,7 @@ impl Extent {
         self.span.len()
     }
 
-    /// Return the address of the mapping. An extent of the peer must not be written.
+    /// Return the address of the mapping, valid as long as `self`. An extent of the peer must not be written.
     pub fn base(&self) -> *mut u8 {
         self.span.base()
     }
@@ -219,8 +220,9 @@ impl Extent {
         let _ = fallocate(self.file.as_fd(), mode, 0, self.size() as u64);
     }
 
-    /// Map the `len` bytes from `offset` on, a multiple of a page, once more, writable. Fails with InvalidInput for an
-    /// empty range and one that is not within the extent.
+    /// Map the `len` bytes from `offset` on, a multiple of a page, once more, writable. Fails with `InvalidInput` for
+    /// another offset, an empty range and one that is not within the extent, and else if the system refuses the
+    /// mapping.
     pub fn map(&self, offset: u64, len: usize, mode: Mode) -> io::Result<View> {
         let size = self.size();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);

@@ -51,19 +51,21 @@ pub enum ExtentUpdate {
     },
 }
 
-/// Tell the peer about a new extent of this side. Fails with `WouldBlock` if the socket is full.
+/// Tell the peer about a new extent of this side, with its descriptor. Does not block: fails with `WouldBlock` if the
+/// socket is full, and with `BrokenPipe` or `ConnectionReset` if the peer has closed its end.
 pub fn send_added(socket: BorrowedFd<'_>, extent: &Extent) -> io::Result<()> {
     let packet = packet(EXTENT, extent.number(), extent.size() as u64);
     packet::send(socket, &packet, &[extent.file()])
 }
 
-/// Tell the peer that an extent of this side was removed. Fails with `WouldBlock` if the socket is full.
+/// Tell the peer that an extent of this side was removed. Fails as [`send_added`] does.
 pub fn send_removed(socket: BorrowedFd<'_>, number: u32) -> io::Result<()> {
     packet::send(socket, &packet(GONE, number, 0), &[])
 }
 
-/// Receive the next update. Return None if there is none now, and at the end of the socket. After a failed system call
-/// the same update is next; a malformed one is consumed.
+/// Receive the next update, without blocking. Return None if there is none now, and at the end of the socket. After a
+/// failed system call, also if this process can open no descriptor, the same update is next; a malformed one is
+/// consumed.
 pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateError> {
     // One byte more than a valid packet has, so that a longer one is detected; and room for one descriptor too many.
     let (mut bytes, mut room) = ([0; PACKET + 1], [0; ROOM]);
@@ -130,7 +132,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<ExtentUpdate>, UpdateErr
     }))
 }
 
-/// Encode an update.
+/// Encode an update as the bytes of a packet.
 fn packet(kind: u32, number: u32, size: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     packet[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -158,7 +160,7 @@ fn descriptor_error(socket: BorrowedFd<'_>) -> io::Error {
     }
 }
 
-/// Return true if the peer has closed the socket: an empty packet looks like its end.
+/// Return true if the peer has closed or shut down its end of the socket: an empty packet looks like its end.
 fn ended(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut asked = libc::pollfd {
         fd: socket.as_raw_fd(),

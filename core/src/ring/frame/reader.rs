@@ -22,7 +22,8 @@ enum NextFrame {
     Lost(Header, usize),
 }
 
-/// The receiving end: finds whole frames, and assembles those that come in pieces.
+/// The receiving end: finds whole frames, and assembles those that come in pieces. It never waits, and wakes no writer.
+/// After a violation it must not be used.
 pub struct FrameReader<M> {
     pub(super) ring: Consumer<M>,
     max_frame: usize,
@@ -42,7 +43,7 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// Return the highest id of a frame that was taken; 0 before the first.
+    /// Return the highest id of a frame that was taken or discarded; 0 before the first.
     pub fn reached(&self) -> u64 {
         self.reached
     }
@@ -72,7 +73,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.ring.known() == 0
     }
 
-    /// Return the number of received bytes of a frame in pieces; an increase shows that the frame is still coming.
+    /// Return the number of received bytes of payload of a frame in pieces, 0 for any other; an increase shows that the
+    /// frame is still coming.
     #[inline]
     pub fn received_bytes(&self) -> usize {
         match &self.next {
@@ -82,7 +84,10 @@ impl<M: RingMemory> FrameReader<M> {
         }
     }
 
-    /// Return the header of the next frame if the whole frame has come. The frame stays until [`FrameReader::take`].
+    /// Return the header of the next frame if the whole frame has come, and else None. The frame stays until
+    /// [`FrameReader::take`] or [`FrameReader::discard`]; if [`FrameReader::is_lost`] is true, it can only be
+    /// discarded. Fails if the frame or its growth of the ring is over the limit, if the writer's index is impossible,
+    /// or if the memory was truncated.
     ///
     /// The header is read once, into private memory, and checked there.
     #[inline]
@@ -125,7 +130,8 @@ impl<M: RingMemory> FrameReader<M> {
     }
 
     /// Read the header of the next frame, if it has come, and store how the frame comes. A frame that does not fit in
-    /// the ring is read in pieces from now on, and a growth of the ring is applied. Return as [`peek`](Self::peek).
+    /// the ring is read in pieces from now on, and a growth of the ring is applied. Return and fail as
+    /// [`peek`](Self::peek) does.
     #[inline]
     fn parse_header(&mut self) -> Result<Option<Header>, Violation> {
         let mut known = self.ring.known();
@@ -168,8 +174,8 @@ impl<M: RingMemory> FrameReader<M> {
         self.peek()
     }
 
-    /// Apply the frame that announces a growth, and continue with the next one. The ring grows each time, so the
-    /// recursion ends.
+    /// Apply the frame that announces a growth, whose first word is `first`, and continue with the next one. Fails if
+    /// it has a payload or an impossible size. The ring grows each time, so the recursion ends.
     #[cold]
     fn grow(&mut self, first: u64) -> Result<Option<Header>, Violation> {
         let to = self.ring.get_word(WORD);
@@ -182,13 +188,13 @@ impl<M: RingMemory> FrameReader<M> {
         self.parse_header()
     }
 
-    /// Return true if the frame that [`FrameReader::peek`] found was dropped for lack of memory.
+    /// Return true if the payload of the frame that [`FrameReader::peek`] found was dropped for lack of memory.
     #[inline]
     pub fn is_lost(&self) -> bool {
         matches!(self.next, NextFrame::Lost(..))
     }
 
-    /// Drop the frame that [`FrameReader::peek`] found, if any, and free its room.
+    /// Drop the frame that [`FrameReader::peek`] found, whole and if any, and free its room.
     pub fn discard(&mut self) {
         match std::mem::replace(&mut self.next, NextFrame::Unknown) {
             NextFrame::InRing(header) => {

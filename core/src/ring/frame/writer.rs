@@ -28,7 +28,8 @@ struct Pending {
     awaited: bool,
 }
 
-/// The sending end: writes frames that fit, and keeps the rest in order.
+/// The sending end: writes frames that fit, and keeps the rest in order. It never waits, and wakes no reader. After a
+/// violation it must not be used.
 pub struct FrameWriter<M> {
     pub(super) ring: Producer<M>,
     pending: VecDeque<Pending>,
@@ -93,7 +94,8 @@ impl<M: RingMemory> FrameWriter<M> {
 
     /// Publish a frame if there is room for all of it and no frame waits before it; the ring may grow for it. Return
     /// true if it was published: the caller then wakes the reader. Return false if not: the caller may
-    /// [`keep`](Self::keep) it.
+    /// [`keep`](Self::keep) it. Fails if the reader's index is impossible or the memory was truncated. The length of
+    /// the payload is limited by the reader, not here.
     #[inline]
     pub fn send(&mut self, opcode: u32, id: u64, payload: &[u8]) -> Result<bool, Violation> {
         let need = HEADER + padded(payload.len());
@@ -141,8 +143,8 @@ impl<M: RingMemory> FrameWriter<M> {
         true
     }
 
-    /// Keep a frame for which [`FrameWriter::send`] had no room; [`FrameWriter::flush`] sends it. `awaited` is true if
-    /// a caller waits for it.
+    /// Keep a frame for which [`FrameWriter::send`] had no room; [`FrameWriter::flush`] sends it after those that were
+    /// kept before. `awaited` is true if a caller waits for it. The number of kept bytes is not limited here.
     pub fn keep(&mut self, opcode: u32, id: u64, payload: KeptPayload, awaited: bool) {
         self.kept += (*payload).as_ref().len();
         self.pending.push_back(Pending {
@@ -155,7 +157,8 @@ impl<M: RingMemory> FrameWriter<M> {
         crash::point!(FrameKept);
     }
 
-    /// Return the frames that the reader has not taken, after a load of the head.
+    /// Count the frames and bytes that the reader has not taken, after a load of the head. Fails as
+    /// [`send`](Self::send) does.
     pub fn unread(&mut self) -> Result<Unread, Violation> {
         self.ring.room()?;
         Ok(Unread {
@@ -167,7 +170,7 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Remove the first pending frame of `id` if `begins` is true for its opcode and nothing of it is published. Return
-    /// its opcode and payload, whose loans the caller ends.
+    /// its opcode and payload, whose loans the caller ends; None if nothing was removed.
     pub fn cancel_pending(
         &mut self,
         id: u64,
@@ -211,7 +214,7 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Publish as much of the pending frames as there is room for; a frame of more than half the ring goes in pieces.
-    /// Return true if anything was published: the caller then wakes the reader.
+    /// Return true if anything was published: the caller then wakes the reader. Fails as [`send`](Self::send) does.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
         while let Some(mut frame) = self.pending.pop_front() {
@@ -251,8 +254,9 @@ impl<M: RingMemory> FrameWriter<M> {
         Ok(published)
     }
 
-    /// Announce a sleep for room in the way `how`, and check again. Return true if less than half of the ring is free:
-    /// the caller may sleep. Else withdraw the announcement.
+    /// Announce a sleep for room in the way `how`, a value of [`flags`], and check again. Return true if less than half
+    /// of the ring is free: the caller may sleep. Else withdraw the announcement. Fails as [`send`](Self::send) does,
+    /// with the announcement in place.
     pub fn announce_wait(&mut self, how: u32) -> Result<bool, Violation> {
         flags::announce(self.ring.memory().writer_waits(), how);
         let half = self.ring.used() / 2;

@@ -8,7 +8,7 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 impl<W: Words> Directory<W> {
-    /// Return the word of a pin.
+    /// Return the word of pin number `pin` of a seat.
     #[inline]
     pub(super) fn pin(&self, seat: usize, pin: usize) -> &AtomicU64 {
         self.word(self.seat_at(seat) + 8 * pin as u64)
@@ -44,8 +44,8 @@ impl<W: Words> Directory<W> {
         })
     }
 
-    /// Attach the subscriber of a seat to a publisher, from the record `head` on. Set the numbers of missed records
-    /// and of bytes read in place to 0.
+    /// Attach the subscriber of a seat to a publisher, from the record `head` on, or `READS_NOTHING`. Set the numbers
+    /// of missed records and of bytes read in place to 0. Called by the subscriber, which then loads the floor.
     pub(in crate::topic) fn attach(&self, seat: usize, listing: usize, generation: u64, head: u64) {
         let [attached, head_word, lost, held] =
             [0, 8, 16, 24].map(|field| self.cell(seat, listing, field));
@@ -61,7 +61,8 @@ impl<W: Words> Directory<W> {
         crash::point!(Attached);
     }
 
-    /// Store that the subscriber has read all records below `head`.
+    /// Store that the subscriber has read all records below `head`. The caller then asks
+    /// [`is_awaited`](Self::is_awaited) if it must wake the publisher.
     #[inline]
     pub(in crate::topic) fn set_head(&self, seat: usize, listing: usize, head: u64) {
         // Release: its reads and its pins are before.
@@ -69,7 +70,7 @@ impl<W: Words> Directory<W> {
         crash::point!(HeadMoved);
     }
 
-    /// Store the number of records that the subscriber has missed.
+    /// Store the total number of records of a publisher that the subscriber has missed.
     pub(in crate::topic) fn set_lost(&self, seat: usize, listing: usize, lost: u64) {
         // Relaxed: only for statistics.
         self.cell(seat, listing, 16).store(lost, Ordering::Relaxed);
@@ -129,15 +130,15 @@ impl<W: Words> Directory<W> {
         crash::point!(RecordPinned);
     }
 
-    /// Remove a pin.
+    /// Remove a pin, after the last read of its block. The publisher is not woken.
     pub(in crate::topic) fn clear_pin(&self, seat: usize, pin: usize) {
         // Release: the reads of the block are before.
         self.pin(seat, pin).store(0, Ordering::Release);
         crash::point!(PinCleared);
     }
 
-    /// Return the pinned records of a publisher, each with its seat. The caller has a fence between its reclaiming
-    /// store and this call.
+    /// Return the pinned records of the publisher of a listing, each with its seat: the low bits of their numbers, as
+    /// `SEQ` selects them. The caller has a fence between its reclaiming store and this call.
     pub(in crate::topic) fn pinned(&self, listing: usize) -> Vec<(u64, usize)> {
         let mut found = Vec::new();
         let seats = 0..self.capacity.seats;

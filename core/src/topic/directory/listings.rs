@@ -14,7 +14,7 @@ impl<W: Words> Directory<W> {
         self.word(FIRST_LISTING + LISTING * listing as u64 + field)
     }
 
-    /// Return the number of changes of the listings.
+    /// Return the number of changes of the listings since the directory was created.
     #[inline]
     pub fn version(&self) -> u64 {
         // Acquire: pairs with the Release of `count_change`.
@@ -67,7 +67,8 @@ impl<W: Words> Directory<W> {
         self.count_change();
     }
 
-    /// Release a listing. Attached subscribers can still read all published records. The caller wakes all sleepers.
+    /// Release a listing of this member, or of a dead one, open or not. Attached subscribers can still read all
+    /// published records. The caller wakes all sleepers.
     pub fn release_listing(&self, listing: usize) {
         // Release: a process that finds it closed finds all that was published.
         self.listing(listing, DESCRIPTOR)
@@ -102,7 +103,7 @@ impl<W: Words> Directory<W> {
         })
     }
 
-    /// Return true if the publisher of this generation still publishes.
+    /// Return true if the publisher of this generation still publishes: its listing is open.
     pub fn is_listed(&self, listing: usize, generation: u64) -> bool {
         // Acquire: a process that finds it gone sees all that it has published.
         let generation_now = self.listing(listing, GENERATION).load(Ordering::Acquire);

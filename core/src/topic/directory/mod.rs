@@ -58,8 +58,9 @@ pub struct Directory<W> {
 }
 
 impl<W: Words> Directory<W> {
-    /// Open the directory that begins at `start`, a multiple of [`SEAT`], in these words, which are large enough for
-    /// it. Panics if they are not, or if the capacity exceeds that of a topic.
+    /// Open the directory that begins `start` bytes into these words; zeros are a valid, empty one. Nothing is read or
+    /// written. Panics if `start` is not a multiple of [`SEAT`], if the words are too small, or if the capacity exceeds
+    /// that of a topic.
     pub fn new(words: W, start: u64, capacity: Capacity) -> Self {
         assert!(start % SEAT == 0 && words.size() as u64 >= start + capacity.size());
         assert!(capacity.seats <= crate::topic::log_layout::MAX_SEATS);

@@ -6,8 +6,8 @@ use crate::shared_heap::Words;
 use crate::sync::{AtomicU64, Ordering};
 
 impl<W: Words> Directory<W> {
-    /// Release the listings and seats of dead members: those for which `is_gone` is true. Return true if there were
-    /// any; the caller then wakes all sleepers.
+    /// Release the listings and seats of the members for which `is_gone` returns true: those that are dead, or this one
+    /// when it leaves. Return true if there were any; the caller then wakes all sleepers.
     pub fn recover(&self, is_gone: impl Fn(u64) -> bool) -> bool {
         let mut any = false;
         // Acquire: the stores of the dead are before. The release of their lock-file bytes orders them too.

@@ -34,8 +34,8 @@ impl<W: Words> Directory<W> {
     }
 
     /// Acquire a seat for this member, in the state joining, until it is activated or released. Return its number and
-    /// its word; None if all seats are taken. `prepare` allocates memory, given its offset and its number of bytes; if
-    /// it fails, the seat is free again.
+    /// its word; None if all seats are taken. `prepare` allocates the memory of the seat, given its offset in the words
+    /// and its number of bytes; if it fails, the seat is free again and the error is returned.
     pub(in crate::topic) fn acquire_seat(
         &self,
         self_id: u64,
@@ -135,7 +135,7 @@ impl<W: Words> Directory<W> {
         self.owner_word(seat).load(Ordering::Relaxed)
     }
 
-    /// Return the parameter of a seat's policy, in records.
+    /// Return the parameter of a seat's policy, in records: an untrusted value.
     pub(in crate::topic) fn lag(&self, seat: usize) -> u64 {
         // Relaxed: covered by the seat word.
         self.lag_word(seat).load(Ordering::Relaxed)

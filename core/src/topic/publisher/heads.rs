@@ -21,7 +21,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Return the record before which the publisher may write without loading the heads again.
+    /// Return the record before which the publisher may write without loading the heads again. `heads` has all
+    /// subscribers whose records are kept.
     pub(super) fn write_limit(&self, heads: &[SubscriberHead]) -> u64 {
         let may_lag = |head: &SubscriberHead| match head.word.policy() {
             Some(Policy::Disconnect) => self.allowed_lag(head),
@@ -35,7 +36,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         limit.min(self.next + self.limits.high)
     }
 
-    /// Return the number of records that a subscriber may be behind before it is cut off.
+    /// Return the number of records that a subscriber with [`Policy::Disconnect`] may be behind before it is cut off:
+    /// as many as it has asked for, and at most the publisher's `high`.
     pub(super) fn allowed_lag(&self, head: &SubscriberHead) -> u64 {
         match self.directory.lag(head.seat) {
             0 => self.limits.high,
@@ -43,15 +45,16 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Return the heads of the subscribers whose unread records are kept. Cut off each subscriber whose head is
-    /// impossible.
+    /// Load and return the heads of the subscribers whose unread records are kept, none below the first kept record.
+    /// Cut off each subscriber whose head is impossible.
     pub(super) fn respected_heads(&mut self) -> Vec<SubscriberHead> {
         let seats = 0..self.directory.capacity().seats;
         seats.filter_map(|seat| self.read_head(seat)).collect()
     }
 
-    /// Return the head of the subscriber of a seat if its unread records are kept. Cut the subscriber off if its head
-    /// is impossible.
+    /// Return the head of the subscriber of a seat if its unread records are kept; None if there is no subscriber, if
+    /// it has [`Policy::KeepLast`] or reads nothing of this publisher, or if it is cut off. Cut the subscriber off if
+    /// its head is impossible.
     pub(super) fn read_head(&mut self, seat: usize) -> Option<SubscriberHead> {
         let word = self.directory.seat_word(seat);
         let state = word.state();
@@ -105,7 +108,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
     }
 
     /// Stop waiting for a subscriber, and store the reason for it, which the subscriber finds before it trusts what it
-    /// has read. The caller has a fence before it overwrites anything.
+    /// has read. The caller has a fence before it overwrites anything. The subscriber is not woken.
     pub(super) fn cut_off(&mut self, seat: usize, word: SeatWord, why: CutReason) {
         self.known[seat].cut = Some(word.generation());
         let word = u64::from(word.generation()) << 32 | why as u64;

@@ -10,9 +10,9 @@ use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
     /// Reserve a block for `len` bytes, which the caller fills and then appends or frees. Reclaims read records and
-    /// cuts off slow subscribers if needed. Fails with `TooLarge` if it can never fit, and with `Full` if there is no
-    /// memory now; a caller that waits is then announced in the listing, until [`cancel_wait`](Self::cancel_wait) or
-    /// its success.
+    /// cuts off slow subscribers if needed. Does not wait. Fails with `TooLarge` if it can never fit, with `System` if
+    /// the system has no memory, and with `Full` if no block is free now; a caller that waits is then announced in the
+    /// listing, until [`cancel_wait`](Self::cancel_wait) or its success.
     pub fn reserve(&mut self, len: u64, on_full: OnFull) -> Result<Block, PublishError> {
         let most = self.blocks.size();
         if len > most {
@@ -39,7 +39,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Allocate memory for the part of a run that has none, and return the run as a block. Free the run if that fails.
+    /// Allocate memory for the part of a run that has none, and return the run as a block. If that fails, free the run
+    /// and return `System`.
     fn back_run(&mut self, run: PageRun) -> Result<Block, PublishError> {
         let first = self.log.blocks;
         if let Some(bare) = self.blocks.unbacked_part(run) {
@@ -56,13 +57,13 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         })
     }
 
-    /// Free a reserved block that is not published.
+    /// Free a reserved block that was not appended. The caller wakes its other waiters, which may have room now.
     pub fn free_block(&mut self, block: Block) {
         self.blocks.free(block.run);
     }
 
-    /// Free memory for `len` bytes, or a part of it: the caller tries again. Cuts off slow subscribers. Return the
-    /// error details if there is none to free.
+    /// Free memory for `len` bytes, or a part of it: the caller then tries to allocate again. Cuts off slow
+    /// subscribers. Return the error details if there is none to free before a subscriber reads or unpins.
     #[cold]
     fn free_memory_for(&mut self, len: u64) -> Result<(), NoRoom> {
         if self.free_unpinned() {

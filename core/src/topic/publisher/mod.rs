@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use subscriber_state::SubscriberState;
 use waiting::WakeCondition;
 
-/// The writer of a log.
+/// The writer of a log. Its drop releases nothing: the owner calls [`close`](Self::close). No method waits.
 #[derive(Debug)]
 pub struct Publisher<L, D> {
     log: Log<L>,
@@ -65,8 +65,9 @@ pub struct Publisher<L, D> {
 }
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Acquire a listing for member `self_id`, in whose process the log has this descriptor. `space` is all zeros, and
-    /// has the size of the layout. Return None if all listings are taken.
+    /// Acquire a listing for member `self_id`, and publish it: the log has the token and the descriptor of its file in
+    /// this process. `space` is all zeros, and has the size of the layout `shape`. Return None if all listings are
+    /// taken. The caller then wakes all sleepers of the topic.
     pub fn open(
         space: L,
         directory: Directory<D>,
@@ -122,7 +123,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         self.limits
     }
 
-    /// Return the number of the next record.
+    /// Return the number of the next record: the number of records that were appended, published or not.
     pub fn next(&self) -> u64 {
         self.next
     }
@@ -132,7 +133,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         (self.blocks.taken(), self.blocks.backed())
     }
 
-    /// Return true if a payload of this length needs a block.
+    /// Return true if a payload of this length, in bytes, needs a block: [`append`](Self::append) must not be used.
     pub fn is_large(&self, len: u64) -> bool {
         len > self.shape.small()
     }
@@ -157,9 +158,10 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         is_by_all
     }
 
-    /// Write a small record, which [`publish`](Self::publish) makes visible. With `aligned` its payload begins at a
-    /// multiple of [`ALIGNMENT`]. Cuts off slow subscribers if there is no room. Fails with `Full` if there is still
-    /// none; a caller that waits is then announced in the listing, until [`cancel_wait`](Self::cancel_wait).
+    /// Write a record that is not [large](Self::is_large), which [`publish`](Self::publish) makes visible. With
+    /// `aligned` its payload begins at a multiple of [`ALIGNMENT`]. Cuts off slow subscribers if there is no room.
+    /// Fails only with `Full`, if there is still none: nothing is written, and a caller that waits is then announced in
+    /// the listing, until [`cancel_wait`](Self::cancel_wait) or its success.
     #[inline]
     pub fn append(
         &mut self,
@@ -182,8 +184,9 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
-    /// Write the record of a block, of which `used` bytes are filled; [`publish`](Self::publish) makes it visible.
-    /// Fails as [`append`](Self::append) does; the error contains the block, which the caller frees or appends later.
+    /// Write the record of a block of this publisher, of which the first `used` bytes are filled;
+    /// [`publish`](Self::publish) makes it visible. Fails as [`append`](Self::append) does; the error contains the
+    /// block, which the caller frees or appends later. Panics if `used` is more than the block has.
     pub fn append_block(
         &mut self,
         form: u8,
@@ -207,7 +210,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         Ok(())
     }
 
-    /// Write the entry of the next record, whose payload is already written.
+    /// Write the entry of the next record, whose payload is already written, and count the record. `start` and `end`
+    /// are the positions of the payload in the ring; both are the current end for a block.
     #[inline]
     fn write_record(&mut self, start: u64, end: u64, record: Record) {
         self.log.write_entry(self.next, record);
@@ -234,7 +238,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         true
     }
 
-    /// Cancel the wait of a waiter. Idempotent.
+    /// Withdraw the announcement of a waiter that no longer waits. Wakes nothing. Idempotent.
     pub fn cancel_wait(&mut self, waiter: Waiter) {
         let before = self.waiting.len();
         self.waiting.retain(|each| each.0 != waiter);
@@ -243,7 +247,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Return the condition for which a waiter is announced.
+    /// Return the condition for which a waiter is announced; None if it is not.
     fn condition_of(&self, waiter: Waiter) -> Option<WakeCondition> {
         let found = self.waiting.iter().find(|each| each.0 == waiter);
         found.map(|each| each.1)
@@ -274,7 +278,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         (seq & (self.shape.entries - 1)) as usize
     }
 
-    /// Return the positions at which a payload of this length would begin and end.
+    /// Return the positions in the ring at which the payload of the next record, of this length, would begin and end.
+    /// `alignment` is a power of two, at least 8.
     #[inline]
     fn next_range(&self, len: u64, alignment: u64) -> (u64, u64) {
         let mut start = self.end.next_multiple_of(alignment);
@@ -285,7 +290,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         (start, start + len.next_multiple_of(8))
     }
 
-    /// Return true if there is room for a record whose payload ends at this position.
+    /// Return true if there is room for a record whose payload ends at this position, as far as is known without a
+    /// load of the heads.
     #[inline]
     fn has_room_for(&self, end: u64) -> bool {
         self.next < self.limit
@@ -319,7 +325,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         low.max(by_index)
     }
 
-    /// Publish all written records, and release the listing. The caller wakes all sleepers.
+    /// Publish all written records, and release the listing. Called once, as the last method; the caller then wakes
+    /// all sleepers of the topic. Attached subscribers can still read all records.
     pub fn close(&mut self) {
         self.publish();
         self.directory.release_listing(self.listing);

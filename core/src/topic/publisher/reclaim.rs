@@ -8,8 +8,8 @@ use crate::topic::blocks::PageRun;
 use crate::topic::log_memory::LogMemory;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Reclaim all records below `to`, unless a subscriber that must read them has joined: then only those below its
-    /// head. The caller checks `kept`.
+    /// Reclaim all records below `to`, which all known subscribers have read or may miss, unless a subscriber that must
+    /// read them has joined: then only those below its head. The caller checks `kept` afterwards.
     pub(super) fn reclaim_up_to(&mut self, to: u64) {
         if to > self.floor {
             self.floor = to;
@@ -34,7 +34,8 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         crash::point!(RecordsGivenUp);
     }
 
-    /// Free the blocks of reclaimed records, unless a subscriber has pinned them.
+    /// Free the blocks of reclaimed records; those that a subscriber has pinned are kept for
+    /// [`free_unpinned`](Self::free_unpinned). The caller has a fence between the store of the floor and this call.
     pub(super) fn release_blocks(&mut self) {
         let gone = |&(seq, _): &(u64, PageRun)| seq < self.kept;
         if !self.record_blocks.front().is_some_and(gone) {
@@ -54,7 +55,7 @@ impl<L: LogMemory, D: Words> Publisher<L, D> {
         }
     }
 
-    /// Free the blocks that no subscriber pins any longer. Return true if there were any.
+    /// Free the blocks of reclaimed records that no subscriber pins any longer. Return true if a block was freed.
     pub(super) fn free_unpinned(&mut self) -> bool {
         if self.pinned_blocks.is_empty() {
             return false;

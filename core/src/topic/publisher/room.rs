@@ -9,8 +9,8 @@ use crate::topic::log_memory::LogMemory;
 use crate::topic::policy::Policy;
 
 impl<L: LogMemory, D: Words> Publisher<L, D> {
-    /// Make room for one record of this length in the ring: reclaim read records and cut off slow subscribers. Fails
-    /// with `Full` if there is none; a caller that waits is then announced in the listing.
+    /// Make room for one record in the index, and for `len` bytes of payload in the ring: reclaim read records and cut
+    /// off slow subscribers. Fails with `Full` if there is none; a caller that waits is then announced in the listing.
     #[cold]
     pub(super) fn make_room(
         &mut self,

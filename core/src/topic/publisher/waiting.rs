@@ -5,7 +5,7 @@
 pub enum OnFull {
     /// Fail.
     Fail,
-    /// Fail, and announce what the caller is about to sleep for, until `cancel_wait`.
+    /// Fail, and announce the condition for which the caller is about to sleep, until `cancel_wait` or its success.
     Wait(Waiter),
 }
 
@@ -27,7 +27,7 @@ impl WakeCondition {
         target: 0,
     };
 
-    /// Return a condition that is met whenever one of two is met.
+    /// Return a condition that is met whenever one of two is met, and perhaps more often.
     pub(super) fn or(self, other: Self) -> Self {
         if self.seat != other.seat {
             return WakeCondition::ANY_CHANGE;

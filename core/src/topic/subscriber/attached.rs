@@ -26,7 +26,8 @@ pub(super) struct AttachedLog<L> {
 }
 
 impl<L: LogMemory> AttachedLog<L> {
-    /// Raise the head to the floor, before the first read: nothing below the floor was promised.
+    /// Raise the head to the floor and store it, before the first read: nothing below the floor was promised. The
+    /// skipped records are not counted as missed.
     pub(super) fn raise_head_to_floor<D: Words>(&mut self, directory: &Directory<D>, seat: usize) {
         // Relaxed: ordered by the fence of `Directory::attach`.
         let floor = self.log.floor().load(Ordering::Relaxed);
@@ -36,7 +37,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Return the position of a record, or the event that the log is corrupt.
+    /// Return the position of a record below the tail, or the event that the log is corrupt.
     #[inline]
     pub(super) fn entry(&self, seq: u64) -> Result<Record, Received> {
         let found = self.log.entry(seq);
@@ -59,7 +60,7 @@ impl<L: LogMemory> AttachedLog<L> {
         }
     }
 
-    /// Load the number of published records, or return the event that the log is corrupt: the tail has gone back.
+    /// Load the number of published records. Return the event that the log is corrupt if that number has decreased.
     #[inline]
     pub(super) fn poll_tail(&mut self) -> Result<u64, Received> {
         // Acquire: pairs with the Release of `publish`.
@@ -125,13 +126,13 @@ impl CopyRun {
         is_next
     }
 
-    /// Return the offset of the payload of a record of the run in the output.
+    /// Return the offset in the output at which the payload of a record of the run begins once the run is copied.
     #[inline]
     pub(super) fn offset_in_output(&self, record: Record) -> usize {
         self.to + (record.at - self.at) as usize
     }
 
-    /// Return the offset in the output at which the run will end.
+    /// Return the length of `out` after the run is copied, in bytes.
     #[inline]
     pub(super) fn end_in(&self, out: &[u8]) -> usize {
         out.len() + (self.end - self.at) as usize

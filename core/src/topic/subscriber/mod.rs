@@ -57,16 +57,17 @@ pub struct Subscriber<L, D: Words> {
     lost_before: u64,
 }
 
-/// A function that opens the memory of a publisher's log, and else returns the reason of the failure, or None if the
-/// publisher has ended.
+/// A function that opens the memory of a publisher's log. Its error is a sentence with the reason of the failure, or
+/// None if the publisher has ended.
 pub trait Opener<L>: FnMut(&ListingInfo) -> Result<L, Option<String>> {}
 
 impl<L, F: FnMut(&ListingInfo) -> Result<L, Option<String>>> Opener<L> for F {}
 
 impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
-    /// Acquire a seat for member `self_id`, and attach it to all publishers. `prepare` allocates memory as in
-    /// [`Directory::acquire_seat`]; its error is returned. Return None if all seats are taken. Publishers that cannot
-    /// be read are no error: see [`next_unreadable`](Self::next_unreadable).
+    /// Acquire a seat for member `self_id`, attach it to all publishers, and activate it. `is_ours` tells whether the
+    /// seat still belongs to this process; `lag` is the parameter of the policy, in records. `prepare` allocates memory
+    /// as in [`Directory::acquire_seat`]; its error is the only one. Return None if all seats are taken. Publishers
+    /// that cannot be read are no error: see [`next_unreadable`](Self::next_unreadable). The caller does the wake-ups.
     pub fn subscribe(
         directory: Directory<D>,
         (self_id, is_ours): (u64, OwnershipCheck),
@@ -110,7 +111,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.seat
     }
 
-    /// Return the number of missed records. It saturates, because a hostile publisher may claim any number of them.
+    /// Return the number of missed records of all publishers, past ones included. It saturates, because a hostile
+    /// publisher may claim any number of them.
     pub fn lost(&self) -> u64 {
         let attached = self.attached.iter().map(|each| each.lost);
         attached.fold(self.lost_before, u64::saturating_add)
@@ -142,14 +144,14 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         (self.directory).is_listed(source.listing, source.generation)
     }
 
-    /// Return true if publishers have come or gone since `refresh`.
+    /// Return true if publishers have come or gone since the last `refresh`; the caller then refreshes.
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.directory.version() != self.version
     }
 
-    /// Attach the subscriber to publishers that have come since the last call. Those that cannot be read are no error:
-    /// see [`next_unreadable`](Self::next_unreadable).
+    /// Attach the subscriber to publishers that have come since the last call, from their oldest kept record on. Those
+    /// that cannot be read are no error: see [`next_unreadable`](Self::next_unreadable). The caller does the wake-ups.
     pub fn refresh(&mut self, open: &mut impl Opener<L>) -> Wakeups {
         self.attach_all(History::Oldest, true, open)
     }
@@ -196,7 +198,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         wakeups
     }
 
-    /// Return true if the subscriber reads this publisher, or has stopped reading it.
+    /// Return true if the subscriber reads this publisher, or has stopped reading it, or cannot read it.
     fn knows(&self, listed: &ListingInfo) -> bool {
         let source = PublisherId::of(*listed);
         self.finished[listed.listing] == listed.generation
@@ -297,8 +299,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         self.unreadable.pop()
     }
 
-    /// Stop reading. The caller wakes the publishers. The seat is released once the subscriber and its pins are
-    /// dropped.
+    /// Stop reading, and mark the seat as leaving. Pinned blocks stay readable. The caller wakes the publishers. The
+    /// seat is released once the subscriber and its pins are dropped.
     pub fn leave(&mut self) {
         if (self.pins.is_ours)() {
             self.directory.mark_leaving(self.seat, self.word);

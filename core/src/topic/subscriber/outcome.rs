@@ -27,9 +27,9 @@ pub enum CorruptLog {
     Entry(u64),
 }
 
-/// The wake-ups that an operation owes to other processes.
+/// The wake-ups that an operation owes to other processes: its caller does them after the operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wakeups {
-    /// True if a publisher that sleeps may have room.
+    /// True if the caller wakes all sleeping publishers, because one of them may have room.
     pub room: bool,
 }

@@ -26,6 +26,7 @@ pub(super) struct PinTable<D: Words> {
 }
 
 impl<D: Words> Drop for PinTable<D> {
+    /// Release the seat if it still belongs to this process. No process is woken.
     fn drop(&mut self) {
         // After this process has left, the seat may belong to another one.
         if (self.is_ours)() && self.directory.owner(self.seat) == self.self_id {
@@ -36,7 +37,7 @@ impl<D: Words> Drop for PinTable<D> {
 
 impl<D: Words> PinTable<D> {
     /// Take a pin that is not in use, and return its number; None if all are in use. The caller sets it in the
-    /// directory or calls [`mark_free`](Self::mark_free).
+    /// directory, or calls [`mark_free`](Self::mark_free). The directory is not changed.
     pub(super) fn acquire(&self) -> Option<usize> {
         let most = self.directory.capacity().pins;
         let free = |used: u32| (0..most).find(|pin| used >> pin & 1 == 0);
@@ -58,7 +59,7 @@ impl<D: Words> PinTable<D> {
         self.mark_free(pin);
     }
 
-    /// Make a pin available that is clear in the directory.
+    /// Make a pin available that is clear in the directory. The directory is not changed.
     pub(super) fn mark_free(&self, pin: usize) {
         // Release: no thread acquires the pin before it is cleared.
         self.used
@@ -66,8 +67,8 @@ impl<D: Words> PinTable<D> {
     }
 }
 
-/// A pinned block of a publisher, which is not overwritten until this is dropped. If [`end`](Self::end) returns true,
-/// the caller wakes the publishers.
+/// A pinned block of a publisher, which is not overwritten until [`end`](Self::end) or the drop. After a drop the next
+/// call to receive reports the wake-up that is due.
 pub struct PinnedBlock<L: LogMemory, D: Words> {
     pub(super) log: Arc<Log<L>>,
     pub(super) pins: Arc<PinTable<D>>,
@@ -86,8 +87,8 @@ impl<L: LogMemory, D: Words> PinnedBlock<L, D> {
         &self.log
     }
 
-    /// Unpin the block now. Return true if its publisher may sleep until the block is unpinned. A further call returns
-    /// false.
+    /// Unpin the block now; its bytes must not be read afterwards. Return true if its publisher may sleep for that:
+    /// the caller then wakes the publishers. A further call returns false.
     pub fn end(&mut self) -> bool {
         if !std::mem::take(&mut self.is_active) {
             return false;
@@ -100,6 +101,7 @@ impl<L: LogMemory, D: Words> PinnedBlock<L, D> {
 }
 
 impl<L: LogMemory, D: Words> Drop for PinnedBlock<L, D> {
+    /// Unpin the block, if that was not done, and let the next call to receive report the wake-up that is due.
     fn drop(&mut self) {
         if self.end() {
             self.pins.is_waited_for.store(true, Relaxed); // The next call to receive reports it.

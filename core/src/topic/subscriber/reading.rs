@@ -23,7 +23,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
     /// Receive up to `most` messages: those of each publisher in order, and several publishers in turn. The bytes of
     /// small ones are appended to `out`; large ones are pinned if `pins` is true and a pin is free, and copied
     /// otherwise. One call copies a bounded number of bytes, so it may return fewer messages although more are there.
-    /// An event other than messages and `Empty` ends the reading of its publisher. The caller does the wake-ups.
+    /// Never waits: without a message it returns `Empty`. An event other than messages and `Empty` comes without
+    /// messages and ends the reading of its publisher. The caller does the wake-ups, also after such an event.
     pub fn receive(
         &mut self,
         most: usize,
@@ -70,7 +71,8 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
-    /// Read up to `most` messages of the publisher at this index. Return the event after which it is no longer read.
+    /// Read up to `most` messages of the publisher at this index. The error is the event after which it is no longer
+    /// read; only with [`Policy::KeepLast`] there may be messages before it.
     fn read(
         &mut self,
         index: usize,
@@ -137,7 +139,7 @@ impl<L: LogMemory, D: Words + Clone> Subscriber<L, D> {
         }
     }
 
-    /// Return the event that a publisher has cut the subscriber off, if it has.
+    /// Return the event that the publisher at this index has cut the subscriber off; None if it has not.
     fn cut_reason(&self, index: usize) -> Option<Received> {
         let attached = &self.attached[index];
         // Acquire: bytes that overwrite what was read are stored after the cut.

@@ -23,7 +23,7 @@ impl PublisherId {
         }
     }
 
-    /// Return a number that no other publisher of the topic has.
+    /// Return a number that no other publisher of the topic has, past ones included.
     pub fn number(self) -> u64 {
         const { assert!(LISTINGS <= 1 << 7) };
         (self.generation << 7) + self.listing as u64

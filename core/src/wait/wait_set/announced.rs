@@ -15,7 +15,7 @@ impl AnnouncedSlots {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// Return the slots whose bits are set.
+    /// Return the slots whose bits are set, in ascending order. Bits beyond the last slot are ignored.
     pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
         let of_word = |(word, mut bits): (usize, u64)| {
             std::iter::from_fn(move || {

@@ -39,7 +39,7 @@ impl SlotWord {
         self.0 as u8 == state as u8
     }
 
-    /// Return the way to wake the owner of the slot, if the owner sleeps.
+    /// Return the way to wake the owner of the slot; None if the owner does not sleep or was woken already.
     pub(super) fn wake_method(self) -> Option<WakeMethod> {
         if self.is(SlotState::OnFutex) {
             Some(WakeMethod::Futex)

@@ -4,7 +4,8 @@ use super::backing::{Ticket, WaitSetMemory, WakeMethod};
 use super::layout::{BITS, MAX_MEMBER};
 use crate::sync::AtomicU64;
 
-/// A set in private memory, for tests and for loom. A sleeper is woken by `ring`, and all members live but the dead.
+/// A set in private memory, for tests and for loom. `ring` wakes a sleeper, and all members but [`DEAD_MEMBER`] are
+/// alive.
 pub struct HeapWaitSet<R> {
     bits: Vec<AtomicU64>,
     slots: Vec<AtomicU64>,

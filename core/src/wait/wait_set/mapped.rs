@@ -42,8 +42,8 @@ pub struct MappedWaitSet<M, L> {
 }
 
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> MappedWaitSet<M, L> {
-    /// Open the set of `slots` slots that begins `start` bytes into `mapping`. `stem` is the path of its doorbells,
-    /// without their numbers; `is_alive` returns true if the process of a member is alive.
+    /// Open the set of `slots` slots that begins `start` bytes into `mapping`, without access to it. `stem` is the path
+    /// of its doorbells, without their numbers; `is_alive` returns true if the process of a member is alive.
     ///
     /// # Panics
     /// If the set is not within the mapping, not aligned to a cache line, or has no slots or too many.
@@ -132,7 +132,7 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> WaitSetMemory for MappedWaitSe
 impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
     /// Block this thread until a wake-up or a signal comes or `limit` has passed, unless `is_there` returns true
     /// before. Return the result of `is_there` at the end. If it is false, the caller handles signals and its deadline,
-    /// and calls again or leaves.
+    /// and calls again or leaves. Fails if the slot no longer belongs to this process.
     pub fn sleep(
         &mut self,
         limit: Duration,
@@ -149,8 +149,8 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> Slot<MappedWaitSet<M, L>> {
         Ok(is_there())
     }
 
-    /// Turn the slot of a thread into the slot of an event loop, by binding its doorbell. After an error the slot is
-    /// freed.
+    /// Turn the slot of a thread into the slot of an event loop, by binding its doorbell. Fails as [`Doorbell::new`]
+    /// does; the slot is then freed.
     pub fn into_loop(self) -> io::Result<LoopSlot<M, L>> {
         let doorbell = Doorbell::new(&self.set.backing.doorbell(self.index))?;
         let slot = self;
@@ -171,19 +171,20 @@ impl<M: AsRef<SharedMapping>, L: Fn(u32) -> bool> LoopSlot<M, L> {
         self.slot.draw_ticket();
     }
 
-    /// Announce that the loop is about to sleep. The caller checks once more before the loop sleeps.
+    /// Announce that the loop is about to sleep. The caller checks once more before the loop sleeps, and then withdraws
+    /// or cancels. Fails if the slot no longer belongs to this process.
     pub fn announce(&mut self) -> Result<(), WaitSetError> {
         self.slot.announce(WakeMethod::Doorbell)
     }
 
     /// Withdraw the announcement after the loop woke, and drain the doorbell. The caller checks its condition, and
-    /// announces again if it is false.
+    /// announces again if it is false. Fails as [`announce`](Self::announce) does.
     pub fn withdraw(&mut self) -> Result<(), WaitSetError> {
         self.doorbell.drain();
         self.slot.withdraw().map(drop)
     }
 
-    /// Make the descriptor readable, as a waker does.
+    /// Make the descriptor readable, as a waker does. The state of the slot does not change, and errors are ignored.
     pub fn ring(&self) {
         self.slot
             .set

@@ -151,7 +151,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         !announced.is_empty() && !is_left() && self.wake_next(announced)
     }
 
-    /// Wake all sleepers, after a change. Return their number.
+    /// Wake all sleepers, after a change. Return the number of those that this call has woken.
     #[inline]
     pub fn wake_all(&self) -> usize {
         let announced = self.announced();
@@ -175,7 +175,7 @@ impl<B: WaitSetMemory> WaitSet<B> {
         }
     }
 
-    /// Return the number of sleepers, including those that are about to sleep. A hint.
+    /// Return the number of sleepers, including those about to sleep and those just woken. A hint.
     pub fn sleepers(&self) -> usize {
         self.announced().slots().count()
     }
@@ -366,7 +366,7 @@ impl<B: WaitSetMemory> Slot<B> {
     }
 
     /// Withdraw the announcement without another check, because the caller gives up or has found its condition true
-    /// before it slept. A wake-up that came for this slot goes to another sleeper.
+    /// before it slept. A wake-up that came for this slot goes to another sleeper. Fails as `withdraw` does.
     pub fn cancel(&mut self) -> Result<(), WaitSetError> {
         if self.withdraw()? {
             self.set.wake_one();

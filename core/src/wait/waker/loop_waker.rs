@@ -30,8 +30,8 @@ impl LoopWaker {
     }
 
     /// Drain the socket, at most a few wake-ups at once, so that the loop does not wake again for the same wake-ups.
-    /// Return false if no wake-up will ever come, because the peer has closed or shut down its end; the socket then
-    /// stays readable.
+    /// Never blocks. Return false if no wake-up will ever come, because the peer has closed or shut down its end: the
+    /// socket then stays readable. Return false also after an error.
     pub fn drain(&self) -> bool {
         let mut ring = 0u8;
         for _ in 0..MAX_DRAINED {

@@ -41,7 +41,8 @@ impl Wakers {
         }
     }
 
-    /// Let a thread of this side sleep until a wake-up comes or `limit` has passed; not at all without semaphores.
+    /// Let a thread of this side sleep until a wake-up or a signal comes or `limit` has passed; not at all without
+    /// semaphores. The caller then checks again.
     pub fn sleep(&self, limit: Duration) {
         if let Some(semaphores) = &self.semaphores {
             semaphores.ours.wait(limit);
@@ -54,7 +55,8 @@ impl Wakers {
         semaphores.is_some_and(|both| both.ours.is_truncated() || both.theirs.is_truncated())
     }
 
-    /// Wake the peer in the way that its flag named. An unknown value wakes no thread.
+    /// Wake the peer in the way `how` that [`flags::take_wake_token`] returned. Does nothing for [`flags::AWAKE`] and
+    /// an unknown value. Errors are ignored.
     pub fn wake(&self, how: u32) {
         match how {
             flags::ON_SOCKET => {

@@ -37,7 +37,8 @@ const _: () = assert!(
 
 /// Create a semaphore with value 0, by a name that begins with a slash. The file is the same as that of glibc's
 /// `sem_open`, which is several times slower because it first creates the file under another name. The name is still
-/// unknown to other processes. Fails if the name exists; after any other error the file may be left.
+/// unknown to other processes. Fails with `AlreadyExists` if the name exists, and with EINVAL if it is no name of a
+/// semaphore; after any other error the file may be left.
 pub fn create_semaphore(name: &CStr) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -49,7 +50,8 @@ pub fn create_semaphore(name: &CStr) -> io::Result<()> {
     file.write_all(&FRESH)
 }
 
-/// Return the path of the file of a semaphore.
+/// Return the path of the file of a semaphore. Fails with EINVAL if the name does not begin with a slash, has another
+/// one, or is not UTF-8.
 fn path(name: &CStr) -> io::Result<String> {
     let name = name.to_str().ok().and_then(|name| name.strip_prefix('/'));
     match name.filter(|name| !name.contains('/')) {
@@ -77,7 +79,8 @@ fn path(name: &CStr) -> io::Result<String> {
 pub struct Semaphore(pub(super) SharedMapping);
 
 impl Semaphore {
-    /// Open an existing semaphore by name, which begins with a slash. Its file must belong to the user `owner`.
+    /// Open an existing semaphore by name, which begins with a slash. Fails with `Kind`, `Owner` or `Size` if its file
+    /// is no regular one, does not belong to the user `owner`, or is too short, and else with `Os`.
     pub fn open(name: &CStr, owner: u32) -> Result<Self, SemaphoreError> {
         let file = OpenOptions::new()
             .read(true)
@@ -106,7 +109,7 @@ impl Semaphore {
         self.0.u64_at(0)
     }
 
-    /// Wake a thread that waits, or let the next wait end at once.
+    /// Wake a thread that waits, or let the next wait end at once. Never blocks, and never fails.
     pub fn wake(&self) {
         // Relaxed: a hostile peer that writes in between harms only itself.
         let unheard = self.word().load(Ordering::Relaxed) as u32;

@@ -37,7 +37,7 @@ class Network:
         return self._registry
 
     def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
-        """Return a server: ``async with network.serve(calculator): ...``. Errors and options: as :func:`shmrpc.serve`."""
+        """Return a server: ``async with network.serve(calculator): ...``. See :func:`shmrpc.serve`."""
         return serve(*services, at=MemoryTransport(self._find), **options)
 
     def connect(

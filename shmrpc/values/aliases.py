@@ -33,7 +33,7 @@ def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def union(kinds: Iterable[Any]) -> Any:
-    """Return the union of several types."""
+    """Return the union of one or more types. Raises TypeError for none."""
     return functools.reduce(operator.or_, kinds)
 
 

@@ -34,7 +34,10 @@ def _write_buffer(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read_buffer(payload: Any, context: DecodeContext) -> Any:
-    """Return an Arrow buffer over the data; the same one each time for the same buffer of the parcel."""
+    """Return an Arrow buffer over the data; the same one each time for the same buffer of the parcel.
+
+    Raises DecodeError without pyarrow.
+    """
     pa = _import_pyarrow("an Arrow buffer")
     return context.once(ARROW_BUFFER, payload, lambda data: _wrap_buffer(pa, data))
 

@@ -137,7 +137,10 @@ class ValueEncoder:
         self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
-        """Return the writer for the type of a value, and cache it. Clears a full cache first."""
+        """Return the writer for the type of a value, and cache it. Clears a full cache first.
+
+        Raises nothing: the writer for a type that cannot be sent raises TypeError.
+        """
         kind, changes = type(value), self._changes
         if len(self._writers) >= _MAX_TYPES:
             self.forget()

@@ -69,7 +69,7 @@ def store_not_open(name: str) -> LocalProtocolError:
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
-    """Return the proxy of a container. Raises ValueError for an invalid payload.
+    """Return the proxy of an object of a store. Raises ValueError for an invalid payload.
 
     Raises LocalProtocolError if this process does not have the store open.
     """

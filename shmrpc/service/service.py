@@ -216,4 +216,5 @@ def _iter_endpoints(service: Service) -> Iterator[tuple[Callable[..., Any], Endp
 
 
 def _is_valid_name(name: object) -> bool:
+    """Return True for a str that is an identifier without a leading underscore; a keyword is one, too."""
     return isinstance(name, str) and name.isidentifier() and not name.startswith("_")

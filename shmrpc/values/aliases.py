@@ -60,4 +60,5 @@ def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
 
 
 def _is_alias(kind: Any) -> bool:
+    """Return True for an alias declared by ``type Name = ...``, without its type arguments."""
     return type(kind).__name__ == "TypeAliasType"  # The class of typing, or of typing_extensions.

@@ -110,10 +110,12 @@ class IdentityEncoder(ValueEncoder):
 
 
 def _encode_whole(context: Any, value: Any) -> Any:
+    """Return the plain value for one value, or a pickle, as ``encode_whole`` of the context does."""
     return context.encode_whole(value)
 
 
 def _encode_arguments(context: Any, values: Sequence[Any]) -> list[Any]:
+    """Return a new list of the plain values of the arguments of a task."""
     return [_encode_argument(context, value) for value in values]
 
 

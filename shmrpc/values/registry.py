@@ -49,6 +49,8 @@ class Entry:
 
 
 class _Enum(Entry):
+    """Registered Enum, whose members travel by name and value."""
+
     def write(self, value: Any, context: EncodeContext) -> Ext:
         return context.extension(ENUM, [self.name, value.name, value.value])
 
@@ -73,6 +75,8 @@ class _Object(Entry):
 
 
 class _Dataclass(_Object):
+    """Registered dataclass."""
+
     fields = functools.cached_property(lambda self: tuple(field.name for field in dataclasses.fields(self.cls)))
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -97,6 +101,8 @@ class _Dataclass(_Object):
 
 
 class _Struct(_Object):
+    """Registered Struct of msgspec."""
+
     fields = functools.cached_property(lambda self: self.cls.__struct_fields__)
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -113,6 +119,8 @@ class _Struct(_Object):
 
 
 class _NamedTuple(_Object):
+    """Registered NamedTuple."""
+
     fields = functools.cached_property(lambda self: self.cls._fields)
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -122,6 +130,8 @@ class _NamedTuple(_Object):
 
 
 class _Exception(_Object):
+    """Registered exception, whose ``args`` and attributes travel."""
+
     def write(self, value: Any, context: EncodeContext) -> Ext:
         return context.extension(OBJECT, [self.name, exception_parts.parts_of(value)])
 

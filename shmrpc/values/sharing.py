@@ -58,6 +58,8 @@ def empty_buffer(allocate: Allocate, size: int) -> memoryview:
 
 
 class _WritableMark:
+    """Type of the mark WRITABLE in the metadata of ``Annotated``."""
+
     def __repr__(self) -> str:
         return "WRITABLE"
 

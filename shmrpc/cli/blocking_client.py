@@ -21,7 +21,7 @@ class BlockingClient:
         self._client = client
 
     def with_options(self, *, timeout: float) -> BlockingClient:
-        """Return a copy of the client whose calls may take this many seconds."""
+        """Return a copy of the client, on the same connection, whose calls may take this many seconds each."""
         return BlockingClient(self._runner, self._client.with_options(timeout=timeout))
 
     def describe(self) -> Description:
@@ -29,7 +29,10 @@ class BlockingClient:
         return self._runner.run(self._client.describe())
 
     def call(self, endpoint: str, *args: Any, **kwargs: Any) -> Any:
-        """Call an endpoint; return the result, or a generator of the items of a stream."""
+        """Call an endpoint and wait; return the result, or a generator of the items of a stream, which must be closed.
+
+        Raises as ``Client.call()`` does.
+        """
 
         async def start() -> Any:
             called = self._client.call(endpoint, *args, **kwargs)
@@ -56,7 +59,10 @@ class BlockingClient:
 
 @contextlib.contextmanager
 def connect_blocking(service: str, *, timeout: float, **options: Any) -> Iterator[BlockingClient]:
-    """Connect as :func:`shmrpc.connect` does; yield a blocking client, and close it at the end."""
+    """Connect as :func:`shmrpc.connect` does; yield a blocking client, and close it at the end.
+
+    Runs an event loop of its own: call this in a thread without a running one.
+    """
     client = connect(service, timeout=timeout, **options)
     with asyncio.Runner() as runner:
 

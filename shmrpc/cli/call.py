@@ -91,8 +91,9 @@ def _parse_arguments(
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return the positional and keyword arguments of a call.
 
-    Asks the server for the types of the endpoint's parameters, unless all arguments are text. Raises UsageError for a
-    file that cannot be read, or a text that a parameter does not accept.
+    Asks the server for the types of the endpoint's parameters, unless all arguments are text. Leaves it to the call to
+    reject an unknown endpoint or parameter. Raises UsageError for a file that cannot be read, or a text that a
+    parameter does not accept.
     """
     if all(map(is_text, (*arguments, *keywords.values()))):
         return arguments, keywords

@@ -15,7 +15,8 @@ import click
 def parse_items(texts: tuple[str, ...], raw: bool, kind: str) -> Iterable[Any]:
     """Parse all texts at once, or, if there are none, yield the items of standard input line by line.
 
-    ``raw``: each item is text with base64. Raises UsageError for a text that is no item of a ``kind``, such as "queue".
+    ``raw``: each item is text with base64, and becomes bytes. Skips empty lines. Raises UsageError for a text that is
+    no item of a ``kind``, such as "queue"; for a line, when the iterator reaches it.
     """
     if texts:
         return [_parse_item(text, raw, kind) for text in texts]

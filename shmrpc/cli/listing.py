@@ -59,7 +59,10 @@ def _check_found(wanted: tuple[str, ...], found: set[str]) -> None:
 
 
 def _list_local(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
-    """Print the services and shared objects of this host. With ``as_json``, return them instead of printing."""
+    """Print the services and shared objects of this host. With ``as_json``, return them instead of printing.
+
+    Raises CommandFailed for a name in ``wanted`` that is not there; an empty ``wanted`` means all.
+    """
     services = collect_reports(check_uids(allow_uids), lambda message: click.echo(message, err=True))
     shared_objects = inspect_all_objects(lambda message: click.echo(message, err=True))
     if wanted:
@@ -85,7 +88,11 @@ def _list_local(allow_uids: tuple[int, ...], wanted: tuple[str, ...], *, as_json
 
 
 def _list_remote(at: str, wanted: tuple[str, ...], *, as_json: bool) -> list[Any]:
-    """Print the servers that reach a NATS server. With ``as_json``, return them instead of printing."""
+    """Print the servers that reach a NATS server. With ``as_json``, return them instead of printing.
+
+    Raises CommandFailed for a name in ``wanted`` that is not there, ImportError without nats-py, ServiceUnavailable if
+    NATS cannot be reached.
+    """
     from shmrpc.transport.nats.status import statuses  # Imports nats-py, which few installations have.
 
     found = asyncio.run(statuses(transport_at(at).address))  # type: ignore[attr-defined]

@@ -85,6 +85,6 @@ allow_user_option: Final = option(
 
 
 def wait_timeout_option(awaited: str) -> Decorator:
-    """Return a decorator that adds the timeout of a command that waits for ``awaited``."""
+    """Return a decorator that adds the timeout of a command that waits for ``awaited``; None is no limit."""
     help_text = f"Seconds to wait for {awaited}; 0: do not wait.  [default: no limit]"
     return option("--timeout", type=click.FloatRange(min=0), callback=check_seconds, help=help_text)

@@ -56,7 +56,8 @@ def queue() -> None:
 def _attached(name: str) -> Iterator[sync.Queue]:
     """Attach to a queue; yield the queue, and close it at the end.
 
-    Raises CommandFailed if no process has the queue open, NameConflict if the name is of another kind.
+    Raises CommandFailed if no process has the queue open, NameConflict if the name is of another kind, UsageError for
+    a malformed name. Does not wait.
     """
     try:
         found = sync.attach(name, timeout=0)

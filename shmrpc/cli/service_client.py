@@ -26,8 +26,9 @@ def needs_event_loop(service: str, at: str | list[str] | None) -> bool:
 def connected(service: str, *, timeout: float | None, **options: Any) -> Iterator[Callable[[], sync.Client]]:
     """Connect to a service; yield a function that returns the client with the rest of the timeout for its next call.
 
-    A timeout of 0 limits only connecting, which is tried once; a call then has no limit. Raises UsageError for an
-    invalid address or option.
+    A timeout of 0 limits only connecting, which is tried once; a call then has no limit. None limits connecting to its
+    default, and no call. Closes the client at the end. Raises UsageError for an invalid address or option, and the
+    errors of shmrpc if the service cannot be reached.
     """
     end = time.monotonic() + timeout if timeout else math.inf
     if timeout is None:
@@ -46,6 +47,6 @@ def connected(service: str, *, timeout: float | None, **options: Any) -> Iterato
 
 
 def fetch_description(service: str, **options: Any) -> Description:
-    """Connect to a service and return its description."""
+    """Connect to a service and return its description. Raises as :func:`connected` does."""
     with connected(service, **options) as client:
         return client().describe()

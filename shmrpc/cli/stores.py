@@ -59,7 +59,10 @@ def store() -> None:
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[sync.Store]:
-    """Open a store; yield the store, and close it at the end."""
+    """Open a store; yield the store, and close it at the end. Raises as :func:`report_for` does.
+
+    Instances of classes that this process cannot import are stand-ins with the same fields.
+    """
     report_for(name, "store")
     opened = blocking_attach(name, 1.0)
     assert isinstance(opened, sync.Store)
@@ -97,7 +100,10 @@ def _list_steps(found: Any) -> list[str]:
 
 
 def _follow(found: Any, path: tuple[str, ...]) -> Any:
-    """Return the value that a path leads to. Raises CommandFailed if there is none, UsageError for an invalid step."""
+    """Return the value that a path leads to, ``found`` itself for an empty path.
+
+    Raises CommandFailed if there is none, UsageError for an invalid step.
+    """
     for number, text in enumerate(path):
         try:
             found = _follow_step(found, text)

@@ -67,7 +67,10 @@ class _Names:
         self.aliases: dict[str, str] = {}
 
     def unhide(self, text: str) -> str:
-        """Return the text of a type for the body of a class, with aliases for the names that endpoints hide."""
+        """Return the text of a type for the body of a class, with aliases for the names that endpoints hide.
+
+        Adds them to ``aliases``, whose definitions the stub must contain.
+        """
         tree = ast.parse(text, mode="eval")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         hidden = [node for node in names if node.id in self._hiding]

@@ -116,7 +116,7 @@ def _exact_float(text: str) -> float:
 
 
 def _open_source(source: str) -> BinaryIO:
-    """Open a file or standard input. Raises UsageError."""
+    """Open a file for the caller to close, or return standard input. Raises UsageError if the file cannot be opened."""
     try:
         return sys.stdin.buffer if source == "@-" else Path(source.removeprefix("@")).open("rb")
     except OSError as error:
@@ -141,7 +141,11 @@ def _read_file(source: str) -> Any:
 
 
 def _read_lines(source: str, name: str, accepts: str, number: NumberParser) -> Iterator[Any]:
-    """Yield the lines of a file without line ends, as bytes if the items of the stream may be bytes."""
+    """Yield the lines of a file without line ends, as bytes if the items of the stream may be bytes.
+
+    Other lines become values as arguments do, with invalid UTF-8 replaced. Raises UsageError for a file that cannot be
+    opened or a line that the parameter does not accept, when the caller gets there.
+    """
     as_bytes = "bytes" in accepts.split(" | ")
     with _open_source(source) as file:
         for line in file:

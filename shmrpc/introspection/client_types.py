@@ -131,11 +131,11 @@ class ClientTypes:
         self._name_inputs()
 
     def gives(self, kind: Any) -> str:
-        """Return the text of the type that arrives when the server sends this type."""
+        """Return the text of the type that arrives when the server sends this type, one of ``received``."""
         return union_text(self._texts.texts(self._info(kind), "received"))
 
     def accepts(self, kind: Any) -> str:
-        """Return the text of the type that may be sent where the server accepts this type."""
+        """Return the text of the type that may be sent where the server accepts this type, one of ``sent``."""
         return union_text(self._texts.texts(self._info(kind), "sent"))
 
     def definitions(self) -> list[TypeDescription]:
@@ -143,7 +143,7 @@ class ClientTypes:
         return [definition for each in self._classes.values() for definition in self._definitions(each)]
 
     def _collect(self, info: Any, form: Form) -> None:
-        """Record the classes in a type and their forms, and give them names."""
+        """Record the classes in a type and their forms, and give them names. Does nothing for those recorded."""
         if isinstance(info, CLASSES):
             self._collect_class(info, form)
             return
@@ -182,13 +182,13 @@ class ClientTypes:
         return name
 
     def _name_plain_forms(self) -> None:
-        """Give a second name to each class that arrives in two forms."""
+        """Give a second name to each class that arrives in two forms with different texts."""
         both = [each for each in self._classes.values() if len(each.arrives_as) == 2]
         for each in _with_containers(both, self._differs_as_plain):
             each.names["plain"] = self._new_name(f"{each.names['received']}Plain")
 
     def _name_inputs(self) -> None:
-        """Give a second name to each class that may be sent in a form in which it does not arrive."""
+        """Name the form to send as the form that arrives, or give it a second name if the texts differ."""
         both = [each for each in self._classes.values() if "sent" in each.forms and each.arrives_as]
         for each in both:
             each.names["sent"] = each.names[each.arrives_as[0]]

@@ -83,7 +83,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 def describe_service(service: Service) -> Description:
-    """Return the description of a service."""
+    """Return the description of a service as it is now. Blocks, and may take long for many types."""
     endpoints = list(service.endpoints.values())
     received = [endpoint.signature.result for endpoint in endpoints]
     sent = [kind for endpoint in endpoints for kind in _sent_types(endpoint).values()]
@@ -151,7 +151,10 @@ def format_parameters(
 
 
 def format_signature(start: str, parameters: Iterable[str], end: str, length: int) -> str:
-    """Return a signature on one line of at most ``length`` characters, or with a line for each parameter."""
+    """Return a signature on one line of at most ``length`` characters, or with a line for each parameter.
+
+    These lines may be longer.
+    """
     parameters = list(parameters)
     line = f"{start}({', '.join(parameters)}){end}"
     if len(line) <= length:

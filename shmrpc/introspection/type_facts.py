@@ -155,7 +155,7 @@ def field_default(field: mi.Field) -> str | None:
 
 
 def format_default(value: Any) -> str:
-    """Return a default as source code of at most 80 characters."""
+    """Return a default as source code; a repr over 80 characters is shortened. Raises nothing if the repr fails."""
     try:
         if isinstance(value, enum.Enum):
             return f"{type(value).__name__}.{value.name}"
@@ -166,7 +166,10 @@ def format_default(value: Any) -> str:
 
 
 def declared_types(cls: Any) -> dict[str, Any]:
-    """Return the declared types of the fields of a class by name; for ``Box[int]``, with int for the type parameter."""
+    """Return the declared types of the fields of a class by name; for ``Box[int]``, with int for the type parameter.
+
+    Returns an empty dict if an annotation cannot be resolved.
+    """
     origin = get_origin(cls)
     try:
         hints = type_hints(origin or cls)

@@ -47,7 +47,7 @@ class TypeReader:
         self._classes: dict[Any, Any] = {}
 
     def read(self, kind: Any) -> Any:
-        """Return the structure of a type; ``AnyType`` if it is unknown."""
+        """Return the structure of a type as ``msgspec.inspect`` describes it; ``AnyType`` if it is unknown."""
         origin, args = get_origin(kind), get_args(kind)
         if origin is Annotated:
             return _apply_zone(self.read(args[0]), args[1:])

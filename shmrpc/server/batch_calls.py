@@ -194,7 +194,10 @@ class _TimeSharing:
     batches = 0
 
     def slice_end(self) -> int:
-        """Return the end of a batch's part of a slice that begins now, in nanoseconds of time.monotonic_ns()."""
+        """Return the end of a batch's part of a slice that begins now, in nanoseconds of time.monotonic_ns().
+
+        Call this only while ``batches`` is at least 1.
+        """
         return time.monotonic_ns() + int(TIME_SLICE * 1e9) // self.batches
 
 

@@ -18,7 +18,7 @@ DEFAULT_MAX_WAITING: Final = 10_000
 
 
 class CallLimits(msgspec.Struct, frozen=True):
-    """Limits of calls in flight and waiting at a server. Raises ValueError for a value out of range."""
+    """Limits of calls in flight and waiting at a server. Raises ValueError or TypeError for an invalid count."""
 
     #: Maximum number of suspended handlers of the server, and of one connection.
     max_in_flight: int
@@ -67,7 +67,7 @@ class CallLimiter:
         return min(self._limits.max_in_flight, self._limits.max_per_connection)
 
     def close(self) -> None:
-        """Discard the waiting calls."""
+        """Discard the waiting calls without replies. The calls in flight still count."""
         for client in self._waiting_clients:
             client.waiting.clear()
             client.waiting_bytes = 0
@@ -76,7 +76,10 @@ class CallLimiter:
         self.waiting = 0
 
     def is_full(self, client: ServedClient) -> bool:
-        """Return True if a call of this client has to wait."""
+        """Return True if the next call of this client has to wait.
+
+        A call may exceed ``max_bytes``: it waits only if the requests in flight have reached the limit without it.
+        """
         limits = self._limits
         return (
             self.in_flight >= limits.max_in_flight
@@ -87,8 +90,8 @@ class CallLimiter:
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
         """Queue a call. Raises CallRejected if too many calls wait, or too many bytes of this client.
 
-        A client with less than its fair share of the queue displaces the newest waiting call of the client with the
-        most.
+        A client's first waiting call may have any size. In a full queue, a client with less than its fair share
+        displaces the newest waiting call of the client with the most.
         """
         if self.waiting >= self._limits.max_waiting and not self._displace_waiting(client):
             raise self._overloaded(client, one_way)

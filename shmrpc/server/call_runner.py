@@ -48,7 +48,7 @@ class CallRunner:
         after_call: Callable[[], None],
         logs_blocking: bool,
     ) -> None:
-        """Create a runner. ``set_busy``: see :class:`CallLimiter`.
+        """Create a runner in the running event loop. ``set_busy``: see :class:`CallLimiter`.
 
         ``after_call`` is called at the end of each suspended call, because many calls may end in one iteration of the
         loop while new frames wait. ``logs_blocking``: True to log endpoints that block the event loop.
@@ -65,6 +65,7 @@ class CallRunner:
         self.deadlines: Deadlines[InFlightCall] = Deadlines(self._expire)
         #: Contexts of the calls, one for each.
         self.contexts = _core.CallContexts(contextvars.copy_context())
+        #: Starts the coroutine of a call: see :meth:`EagerStarter.run`.
         self.start = (eager := EagerStarter(self.contexts, self.report_blocking)).run
         self._eager = eager
         #: The last result, until its reply is sent. Freeing a large result takes half as long as decoding it.
@@ -81,7 +82,7 @@ class CallRunner:
         self.contexts.rebase(contextvars.copy_context())
 
     def cancel_all(self) -> list[asyncio.Task[Any]]:
-        """Cancel the calls in flight and discard the waiting ones. Returns the tasks that have not ended."""
+        """Cancel the calls in flight, and discard the waiting ones without replies. Returns the cancelled tasks."""
         self.limiter.close()
         tasks = [in_flight.task for in_flight in self._in_flight if in_flight.task is not None]
         for task in tasks:
@@ -110,7 +111,11 @@ class CallRunner:
         return None
 
     def close(self) -> None:
-        """Start no further calls, expire no deadlines, and log the counts of failures that were not logged."""
+        """Expire no more deadlines, shut down the threads, and log the counts of failures that were not logged.
+
+        Does not wait, and leaves calls in flight and the processes alone: see :meth:`cancel_all` and
+        :meth:`Executors.close_processes`.
+        """
         self._eager.close()
         self.deadlines.close()
         self.executors.close()
@@ -119,6 +124,7 @@ class CallRunner:
     def begin(self, endpoint: str, client: ServedClient, call_id: int, header: Header, size: int) -> InFlightCall:
         """Make the call that a header describes the current one, and return it. ``size``: bytes of the request.
 
+        Does not count the call: :meth:`suspend` does.
         Raises CallRejected for a passed deadline or invalid metadata.
         """
         if header.deadline is not None:
@@ -222,7 +228,7 @@ class CallRunner:
         return None
 
     def encode_result(self, endpoint: str, result: Any) -> Body:
-        """Return an encoded result. Raises CallRejected if it cannot be sent."""
+        """Return an encoded result. Raises CallRejected if it cannot be encoded, and then closes a coroutine."""
         try:
             return self.codec.encode(result)
         except Exception as error:
@@ -358,7 +364,7 @@ def deadline_rejection(endpoint: str) -> CallRejected:
 
 
 def check_deadline(endpoint: str, deadline: int) -> None:
-    """Raise CallRejected if a deadline has passed.
+    """Raise CallRejected if a deadline, in nanoseconds of ``host_nanoseconds()``, has passed.
 
     Records that this process has seen a deadline: from then on, calls made here check for one to inherit.
     """

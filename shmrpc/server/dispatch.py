@@ -80,13 +80,13 @@ class Dispatcher:
         self._runner.abandon_calls(client)
 
     def drain(self) -> None:
-        """Tell the clients to reconnect elsewhere, and reject new calls."""
+        """Tell the clients to reconnect elsewhere, and reject new calls. Calls in flight and waiting ones continue."""
         for client in self.clients:
             client.use_tables(self._draining)
         self.listener.drain()
 
     def close(self) -> None:
-        """Stop at once: abandon the calls, except for one-way calls, and close the connections."""
+        """Stop at once: release the name, abandon the calls, except for one-way calls, and close the connections."""
         for client in self.clients:
             self._runner.abandon_calls(client)
         self.listener.close("the server stopped")

@@ -11,7 +11,11 @@ from typing import Any
 
 
 class Job:
-    """A call of ``work`` in an executor. ``on_end`` is called in the event loop after the work or its cancellation."""
+    """A call of ``work`` in an executor, submitted on creation, which must be in an event loop.
+
+    ``on_end`` is called in the loop after the work or its cancellation. Raises RuntimeError if the executor was shut
+    down.
+    """
 
     def __init__(
         self, executor: Executor, work: Callable[[], Any], on_end: Callable[[Job], None] = lambda job: None

@@ -17,11 +17,14 @@ class Processes(Protocol):
     """The processes of a server."""
 
     async def run(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Call the function in one of the processes; return its result. Raises RuntimeError if the process dies."""
+        """Call the function in one of the processes; return its result or raise its exception.
+
+        Raises RuntimeError if the process dies or a value cannot be sent, LocalProtocolError after :meth:`close`.
+        """
         ...
 
     async def close(self) -> None:
-        """Terminate the processes and their work."""
+        """Terminate the processes and their work, and wait for their end. Idempotent."""
         ...
 
 
@@ -44,7 +47,10 @@ class Executors:
         self.working: list[Call] = []
 
     def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
-        """Return the thread pool of an endpoint: its own, or that of its service."""
+        """Return the thread pool of an endpoint, its own or that of its service. The first call creates the pool.
+
+        Call this in the event loop.
+        """
         # Imported here, because few servers have threads.
         from shmrpc.server.thread_pool import ThreadPool
 
@@ -60,14 +66,18 @@ class Executors:
     async def in_process(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the function in another process; return its result or raise its exception.
 
-        A cancellation ends the work there. Raises RuntimeError if the process dies.
+        A cancellation ends the work there. Raises RuntimeError if the process dies, or if the arguments or the result
+        cannot be sent.
         """
         if self._processes is None:
             self._processes = _makers[0]()
         return await self._processes.run(function, args, kwargs)
 
     def close(self) -> None:
-        """Shut down the thread pools. A running handler continues to its end, because a thread cannot be stopped."""
+        """Shut down the thread pools without waiting: a running handler continues to its end.
+
+        The processes stay: :meth:`close_processes` terminates them.
+        """
         for threads in self._threads.values():
             threads.close()
         self._threads.clear()

@@ -11,6 +11,8 @@ from shmrpc.basics.signals import is_from_signal_handler
 def is_program_exit(error: BaseException) -> bool:
     """Return True if a signal handler raised the error while an endpoint ran, as Ctrl-C does.
 
+    Always False for an Exception, and outside of the main thread.
+
     An error that the endpoint raises itself, such as ``sys.exit()``, is a failure of its call. The traceback tells the
     two apart: it contains the signal handler. Python's own SIGINT handler leaves no frame in it; while that handler is
     installed, every KeyboardInterrupt counts as Ctrl-C. ``asyncio.run()`` installs a different handler.

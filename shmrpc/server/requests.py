@@ -32,7 +32,7 @@ def is_one_way(body: Body) -> bool:
 
 
 def header_reader(codec: Codec) -> Callable[[Body, msgspec.Raw], Header]:
-    """Return a function that decodes ``part`` of a body as its header."""
+    """Return a function that decodes ``part`` of a body as its header, or raises one of UNREADABLE."""
     decode: Callable[[Body], Header] = codec.decoder(Header)
 
     def read(body: Body, part: msgspec.Raw) -> Header:
@@ -66,7 +66,10 @@ def header_request_reader(signature: Signature, codec: Codec, decoders: Argument
 
 
 def deadline_request_reader(decode: Callable[[Body], Sequence[Any]]) -> ReadRequest:
-    """Return a decoder of CALL_DEADLINE bodies. ``decode`` returns the deadline and the arguments."""
+    """Return a decoder of CALL_DEADLINE bodies, which does not check whether the deadline has passed.
+
+    ``decode`` returns the deadline and the arguments; the decoder raises its exceptions.
+    """
 
     def read(body: Body) -> tuple[Header, Sequence[Any], Mapping[str, Any]]:
         deadline, *args = decode(body)

@@ -49,7 +49,7 @@ class InFlightCall(msgspec.Struct, eq=False):
     def send_metadata(self) -> None:
         """Send the metadata that the handler has set before the first item of its stream.
 
-        Raises CallRejected for invalid metadata.
+        Does nothing without metadata, or if the call is abandoned. Raises CallRejected for invalid metadata.
         """
         if self.call._reply_metadata and not self.is_abandoned:
             metadata = self._checked(self.call._reply_metadata)
@@ -76,7 +76,7 @@ class InFlightCall(msgspec.Struct, eq=False):
             return {}
 
     def _checked(self, metadata: Metadata) -> Metadata:
-        """Return valid metadata. Raises CallRejected for invalid metadata."""
+        """Return a copy of metadata. Raises CallRejected for metadata that are invalid or cannot be encoded."""
         try:
             checked = check_metadata(metadata)
             frames.encode_metadata(checked)
@@ -154,5 +154,5 @@ class ServedClient:
         self.find_handler = tables.checked if self.calls or self.waiting else tables.plain
 
     def endpoint_name(self, opcode: int) -> str:
-        """Return the name of the endpoint whose number is in a request's opcode."""
+        """Return the name of the endpoint whose number is in a request's opcode. Raises IndexError if it has none."""
         return self.names[opcode >> 8]

@@ -76,7 +76,10 @@ def _invoker(
 
 
 def _streaming(service: Service, endpoint: Endpoint, check: ResultCheck | None, runner: CallRunner) -> Invoke:
-    """Return the function that runs a call and sends the items of its stream."""
+    """Return the function that runs a call and sends the items of its stream. The call must have ``outgoing``.
+
+    The function raises CallRejected for a result that is no iterable.
+    """
     in_thread, executors = endpoint.run_in == "thread", runner.executors
     encode: EncodeItem = runner.codec.encoder if check is None else checked_encode(runner.codec.encode, check)
 
@@ -116,9 +119,9 @@ def _intercepted(interceptors: Sequence[Interceptor], invoke: Invoke) -> Invoke:
 
 
 def _items_of(name: str, result: Any, *, in_thread: bool) -> Any:
-    """Return the iterable that a streaming endpoint has returned. Raises CallRejected for any other value.
+    """Return the iterable that a streaming endpoint has returned, or its iterator with ``in_thread``.
 
-    Closes a coroutine.
+    Raises CallRejected for any other value, and for an async iterable with ``in_thread``. Closes a coroutine.
     """
     if hasattr(result, "__iter__") or hasattr(result, "__getitem__"):
         return iter(result) if in_thread else result

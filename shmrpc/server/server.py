@@ -110,7 +110,7 @@ class Server:
         return sum(len(dispatcher.listener.peers) for dispatcher in self._dispatchers) - self.connections
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` whenever a client arrives, is connected, or leaves."""
+        """Call ``changed`` whenever a client arrives, is connected, or leaves. Replaces the previous function."""
         self._on_change = changed
 
     @property
@@ -126,8 +126,8 @@ class Server:
     async def __aenter__(self) -> Server:
         """Claim the services' names, enter their lifespans, and start serving.
 
-        Raises ServiceInUse if another live server has a name, LocalProtocolError if the runtime directory is not safely
-        this user's, or if this server was used before; and the exceptions of lifespans.
+        Raises ServiceInUse for a name that is taken, LocalProtocolError without an event loop, in an unsafe directory
+        or for a used server, ServiceUnavailable without NATS, and what lifespans raise. A failure closes the server.
         """
         if self._runner is not None:
             raise LocalProtocolError(
@@ -192,9 +192,9 @@ class Server:
         await self.close()
 
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
-        """Serve a client whose connection another process has accepted. ``service``: the service that it asked for.
+        """Serve a client whose connection another process has accepted. Takes ownership of the socket.
 
-        Closes the connection if this server has no such service.
+        ``service``: the requested one, None for any. Closes the socket if this server does not serve the service.
         """
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts and service in (None, dispatcher.listener.service):
@@ -203,7 +203,7 @@ class Server:
         accepted.close()
 
     def shed(self, clients: int) -> None:
-        """Ask a number of clients to reconnect to another worker. Clients without ``reconnect`` stay."""
+        """Ask a number of clients, each at most once, to reconnect elsewhere. Clients without ``reconnect`` stay."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts:
                 clients -= dispatcher.listener.shed(clients)
@@ -250,7 +250,7 @@ class Server:
         """Stop: release the names, tell the clients, and cancel suspended handlers. Idempotent.
 
         Waits for handlers up to :data:`CLOSE_TIMEOUT` seconds after their cancellation, and for lifespans without
-        limit.
+        limit. Raises the exceptions of lifespans.
         """
         dispatchers, self._dispatchers = self._dispatchers, []
         runner, tasks = self._runner, []
@@ -299,7 +299,7 @@ class Server:
         return state
 
     def _pump(self, inbox: Poller) -> None:
-        """Handle received frames and send the replies until no frame is left."""
+        """Handle received frames and send the replies until no frame is left. Raises an error that ends the program."""
         runner = self._runner
         assert runner is not None
         current_call, send_next, last_result, fail = (
@@ -365,7 +365,7 @@ def serve(
     validate_results: bool = False,
     at: At = None,
 ) -> Server:
-    """Serve one or more services in the running event loop: ``async with shmrpc.serve(calculator): ...``.
+    """Make a server of one or more services, which starts on entering: ``async with shmrpc.serve(calculator): ...``.
 
     ``codec``: ``"msgspec"``, or ``"msgpack"`` for the reference implementation of MessagePack. ``"pickle"``, which both
     sides must choose, also pickles values that MessagePack does not support, and trusts the peer with that.
@@ -388,10 +388,10 @@ def serve(
     ``at``: address to serve at, as a URL, or a list of several. The default ``"shm"`` is this host's shared memory.
     ``"memory://"`` serves clients in the same event loop, shares nothing with other processes, and has no
     ``max_memory``, ``spin``, ``allow_uids`` and ``adopting``. ``"nats://HOST:PORT"`` serves other hosts that reach the
-    same NATS, requires ``shmrpc[nats]``, and does not use ``spin`` and ``allow_uids``; any number of servers share a
-    name there. :mod:`shmrpc.transport.nats.address` describes the URL.
+    same NATS, raises ImportError without ``shmrpc[nats]``, and does not use ``spin`` and ``allow_uids``; any number of
+    servers share a name there. :mod:`shmrpc.transport.nats.address` describes the URL.
 
-    Raises ValueError for an option that is out of range or not supported by the transport, and TypeError for an
+    Raises ValueError for an invalid address or option; TypeError for one of a wrong type, without a Service, and for an
     endpoint with ``run_in="process"`` that cannot be pickled. Errors of entering: :meth:`Server.__aenter__`.
     """
     options = ConnectionOptions(max_frame, max_memory, spin, codec, allow_uids)

@@ -45,12 +45,18 @@ class ThreadPool:
         self._loop = asyncio.get_running_loop()
 
     async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call the function in a thread, with the caller's context variables; return its result."""
+        """Call the function in a thread, in a copy of the caller's context; return its result or raise its exception.
+
+        A cancellation ends the wait only, once a thread has begun. Raises RuntimeError after :meth:`close`.
+        """
         context = contextvars.copy_context()
         return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
 
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
-        """Yield the items of an iterator, each of which a thread computes, in one context. Closes the iterator."""
+        """Yield the items of an iterator, each of which a thread computes, in one context.
+
+        At the end, also after a cancellation, waits for the running step and closes the iterator in a thread.
+        """
         context = contextvars.copy_context()
         step: Job | None = None
         try:

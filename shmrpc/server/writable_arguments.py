@@ -46,7 +46,7 @@ class WritableArguments:
         return given
 
     def end(self) -> None:
-        """Return the memory to the caller. Views that the handler has kept become copies."""
+        """Return the memory to the caller. Views that the handler has kept become copies. Call this once."""
         for view in self._views:
             kept = view()
             if kept is not None:

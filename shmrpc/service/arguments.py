@@ -26,7 +26,7 @@ _EMPTY_MAP: Final = b"\x80"
 
 
 class ArgumentDecoders:
-    """Decoders that validate the arguments of an endpoint. Each raises CallRejected for invalid arguments.
+    """Decoders that validate the arguments of an endpoint. Each raises CallRejected for invalid or unreadable ones.
 
     The rejection names the parameter, the expected type and the value found.
     """
@@ -48,7 +48,10 @@ class ArgumentDecoders:
         return self.keywords(sub_body(body, b"".join((_PAIR, args, kwargs))))
 
     def expected_by_count(self) -> list[_core.ExpectedType | None]:
-        """Return the core's type of an array of positional arguments, by its length; None where the core has none."""
+        """Return the core's type of an array of positional arguments, by its length; None where the core has none.
+
+        The list ends before the first length of 16, and is empty with a required keyword-only parameter.
+        """
         return [None if kind is None else self._codec.expected(kind) for kind in self._kinds_by_count(())]
 
     def expected_by_name(self) -> tuple[list[tuple[str, _core.ExpectedType, bool]], int]:

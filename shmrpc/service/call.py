@@ -115,8 +115,8 @@ class Call(msgspec.Struct, eq=False):
     def buffer(self, size: int) -> memoryview:
         """Return ``size`` writable bytes of shared memory, with undefined contents, for a result without a copy.
 
-        See :meth:`shmrpc.Client.buffer`. Raises SharedMemoryError if there is no room, and ValueError for a negative
-        size.
+        See :meth:`shmrpc.Client.buffer`. Raises SharedMemoryError if there is no room, ValueError for a negative size,
+        and TypeError for a size that is no number.
         """
         return empty_buffer(self._peer.allocate, size)
 

@@ -30,7 +30,11 @@ class EndpointOptions(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """A function and the name by which it is called."""
+    """A function and the name by which it is called.
+
+    Raises TypeError for a function with a declaration that an endpoint cannot have, and TypeError or ValueError for
+    options that do not fit the function.
+    """
 
     def __init__(self, service: str, name: str, function: Callable[..., Any], options: EndpointOptions) -> None:
         self.name = name
@@ -91,7 +95,7 @@ class Endpoint:
 
 
 def _unwrap_callable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function behind a callable, to inspect its types and whether it is async."""
+    """Return the function behind a staticmethod, or the ``__call__`` of an object; any other callable unchanged."""
     if isinstance(function, staticmethod):
         return function.__func__
     by_itself = isinstance(function, functools.partial) or inspect.isroutine(function)

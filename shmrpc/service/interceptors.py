@@ -77,7 +77,8 @@ def check_takes_one_argument(what: str, function: Callable[..., Any], call: str)
 async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], call: Call) -> None:
     """Enter the context managers of all interceptors for the call, the first one outermost.
 
-    Raises TypeError if an interceptor returns no context manager.
+    Raises TypeError if an interceptor returns no context manager, and the exceptions of interceptors. The caller closes
+    the stack, also after a failure.
     """
     for interceptor in interceptors:
         manager = interceptor(call)
@@ -92,7 +93,8 @@ async def enter_all(stack: AsyncExitStack, interceptors: Sequence[Interceptor], 
 def enter_all_sync(stack: AsyncExitStack, interceptors: Sequence[SyncInterceptor], call: Call) -> None:
     """Enter the plain context managers of all interceptors for the call, the first one outermost.
 
-    Raises TypeError if an interceptor returns no plain context manager.
+    Raises TypeError if an interceptor returns no plain context manager, and the exceptions of interceptors. The caller
+    closes the stack, also after a failure.
     """
     for interceptor in interceptors:
         manager: object = interceptor(call)

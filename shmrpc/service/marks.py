@@ -29,7 +29,8 @@ def endpoint(
     Options: see :meth:`Service.endpoint`. The decorator may stand above or below ``@staticmethod`` and
     ``@classmethod``. A class that overrides a marked method must mark its own method.
 
-    Raises TypeError for an object that is no method.
+    Returns the method itself, marked. Raises TypeError for an object that is no method; errors of the options are
+    raised by :meth:`Service.include`.
     """
 
     def mark(function: _F) -> _F:
@@ -41,9 +42,9 @@ def endpoint(
 
 
 def iter_marked(source: object) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
-    """Yield each marked method of an object with its options, including its name. Yields nothing for a class.
+    """Yield each marked method, bound to the object, with its options, including its name. Yields nothing for a class.
 
-    Raises TypeError for a mark that would be lost.
+    Raises TypeError for a mark on a property, or on a method that an unmarked method overrides.
     """
     if isinstance(source, type):
         return

@@ -68,15 +68,16 @@ class Group:
         ``close``, only ``client.call("close")`` reaches it; a UserWarning points it out.
 
         Raises TypeError for an object that cannot be an endpoint, such as a method without its object (mark it with
-        :func:`shmrpc.endpoint`), or a function with a default of the wrong type; ValueError for an invalid or taken
-        name; LocalProtocolError while the service is being served.
+        :func:`shmrpc.endpoint`), a function with a default of the wrong type or with annotations that cannot be
+        resolved or sent, and options that do not fit it; ValueError for an invalid or taken name or an invalid option;
+        LocalProtocolError while the service is being served.
         """
         if function is None:
             return lambda function: self.add_endpoint(function, EndpointOptions(name, run_in, threads))
         return self.add_endpoint(function, EndpointOptions(name, run_in, threads))
 
     def add_endpoint(self, function: _F, options: EndpointOptions) -> _F:
-        """Add a function as an endpoint, and return the function. Raises as :meth:`endpoint` does."""
+        """Add a function as an endpoint, and return the function. Raises and warns as :meth:`endpoint` does."""
         self._service.check_open()
         check_function(self._service.name, function)
         name = getattr(function, "__name__", "") if options.name is None else options.name
@@ -112,8 +113,9 @@ class Group:
         ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``; the endpoints share its state. Or
         ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan.
 
-        Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for a taken
-        name, LocalProtocolError while the service is being served.
+        Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for an
+        invalid prefix or a taken name, LocalProtocolError while the service is being served. Endpoints before the
+        failed one stay added.
         """
         target = self.group(prefix) if prefix else self
         offered = list(_iter_endpoints(source) if isinstance(source, Service) else iter_marked(source))
@@ -134,7 +136,7 @@ class Service(Group):
     is ``current_call().state`` in the handlers. ``interceptors`` wrap each call of the service, on every server, inside
     those of the server; see :mod:`shmrpc.service.interceptors`. ``threads``: maximum number of calls of endpoints with
     ``run_in="thread"`` in threads at the same time; others wait. Raises TypeError for an invalid lifespan or
-    interceptor.
+    interceptor, ValueError or TypeError for an invalid name or ``threads`` below 1.
 
     >>> calculator = Service("calculator")
     >>> @calculator.endpoint
@@ -214,4 +216,5 @@ def _iter_endpoints(service: Service) -> Iterator[tuple[Callable[..., Any], Endp
 
 
 def _is_valid_name(name: object) -> bool:
+    """Return True for a str that is an identifier without a leading underscore; a keyword is one, too."""
     return isinstance(name, str) and name.isidentifier() and not name.startswith("_")

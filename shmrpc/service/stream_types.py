@@ -109,6 +109,7 @@ def check_result(function: Callable[..., Any], result: Any) -> None:
 
 
 def _is_generator(function: Callable[..., Any]) -> bool:
+    """Return True for a generator function, plain or async."""
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
@@ -126,6 +127,7 @@ def _origin(kind: Any) -> Any:
 
 
 def _without_annotated(kind: Any) -> Any:
+    """Return T for ``Annotated[T, ...]``, and any other type unchanged."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 

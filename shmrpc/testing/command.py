@@ -15,7 +15,7 @@ from shmrpc.cli.commands import main
 
 
 def _end_with_parent(descriptor: int) -> None:
-    """Wait for the end of the pipe, then stop the server at once, by signals to this process."""
+    """Wait for the end of the pipe, then stop the server at once, by signals to this process. Blocks its thread."""
     os.read(descriptor, 1)  # The parent never writes, so this returns at the end of the pipe.
     # The first signal stops a server gracefully, the second at once. Two equal signals may arrive as one.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -64,7 +64,9 @@ class Faults:
         self._connections: dict[_FaultyConnection, None] = {}
 
     def delay(self, seconds: float, *, endpoint: str | None = None) -> None:
-        """Delay calls by ``seconds``. A later delay of the same endpoint replaces this one.
+        """Delay calls by ``seconds``, finite; 0 for none. A later delay of the same endpoint replaces this one.
+
+        The delay of an endpoint takes precedence over the delay of all endpoints.
 
         A call that is cancelled in the meantime never reaches the server.
         """
@@ -81,14 +83,14 @@ class Faults:
         """Fail the next ``times`` calls with ``error``. The calls do not reach the server.
 
         An error of shmrpc is raised unchanged. Any other error arrives as from an endpoint that raises it: as a
-        :class:`shmrpc.RemoteError` that is also the builtin.
+        :class:`shmrpc.RemoteError` that is also the builtin. Raises TypeError unless ``error`` is an Exception.
         """
         if not isinstance(error, Exception):
             raise TypeError(f"fail: expected an exception to raise, as in fail(ValueError('no')), got {error!r}")
         self._add(_Fault(endpoint, times, error))
 
     def disconnect(self) -> None:
-        """Break the connections. Calls in flight fail with ConnectionLost, and may have been executed.
+        """Break the connections at once. Calls in flight fail with ConnectionLost, and may have been executed.
 
         The server cancels their handlers. A client with ``reconnect=True`` connects again.
         """
@@ -122,7 +124,10 @@ class Faults:
         return connect
 
     def attach(self, connection: _FaultyConnection) -> None:
-        """Register a connection. Closes it and raises EndpointNotFound for a fault of an unknown endpoint."""
+        """Register a connection. Closes the connection and raises EndpointNotFound for a fault of an unknown endpoint.
+
+        The connection calls :meth:`detach` at its end.
+        """
         self._connections[connection] = None
         try:
             for endpoint in [*self._delays, *(rule.endpoint for rule in self._queue)]:

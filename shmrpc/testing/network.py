@@ -37,15 +37,15 @@ class Network:
         return self._registry
 
     def serve(self, *services: Service, **options: Unpack[NetworkServeOptions]) -> Server:
-        """Return a server: ``async with network.serve(calculator): ...``. Options: see :func:`shmrpc.serve`."""
+        """Return a server: ``async with network.serve(calculator): ...``. See :func:`shmrpc.serve`."""
         return serve(*services, at=MemoryTransport(self._find), **options)
 
     def connect(
         self, service: str | Service, *, faults: Faults | None = None, **options: Unpack[NetworkConnectOptions]
     ) -> Client:
-        """Return a client of a service of this network. ``faults`` apply to the connection.
+        """Return a client of a service of this network: ``async with network.connect("orders") as client``.
 
-        Options: see :func:`shmrpc.connect`.
+        ``faults`` apply to the connection. Options and errors: see :func:`shmrpc.connect`.
         """
         at = MemoryTransport(self._find) if faults is None else FaultyMemoryTransport(self._find, faults)
         return connect_to(service, at=at, **options)
@@ -61,7 +61,8 @@ async def connect(
 
     A real client of a real server, with its lifespan; only the connection stays within this process. The options are
     those of :func:`shmrpc.connect`, and ``faults``; the server has the same ``codec`` and ``max_frame``. For several
-    clients, or options of the server, use :class:`Network`.
+    clients, or options of the server, use :class:`Network`. Raises TypeError unless ``service`` is a Service, and as
+    :func:`shmrpc.serve` and :func:`shmrpc.connect` do.
     """
     if not isinstance(service, Service):
         raise TypeError(f"connect() of shmrpc.testing expected a shmrpc.Service to serve, got {service!r}")

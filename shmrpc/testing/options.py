@@ -10,6 +10,8 @@ from shmrpc.wire.codec import CodecName
 
 
 class _CommonOptions(TypedDict, total=False):
+    """Options of connect() for any transport."""
+
     timeout: float
     call_timeout: float | None
     reconnect: bool
@@ -18,6 +20,8 @@ class _CommonOptions(TypedDict, total=False):
 
 
 class _SharedMemoryOptions(_CommonOptions, total=False):
+    """Options of connect() for servers in other processes."""
+
     max_memory: int
     spin: float
     allow_uids: Collection[int]

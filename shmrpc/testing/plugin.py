@@ -24,7 +24,8 @@ import pytest
 
 from shmrpc.testing.process import ServerProcess
 
-#: ``shmrpc_server("package.module:service", "--max-in-flight", "1")``.
+#: ``shmrpc_server("package.module:service", "--max-in-flight", "1", timeout=30.0)``. Returns once the server serves, or
+#: raises ServerFailed after ``timeout`` seconds.
 ServerFactory = Callable[..., ServerProcess]
 
 

@@ -36,8 +36,10 @@ class ServerProcess:
     """``shmrpc serve TARGET`` in another process, for the length of a ``with`` block.
 
     ``target`` is the target of the command, such as ``"package.module:service"``, and ``options`` are its options. The
-    server imports modules from the same path as this process. Entering the block waits until the server serves, at most
-    ``timeout`` seconds.
+    server imports modules from the same path as this process. Entering the block waits until the server serves. Raises
+    ServerFailed if the process ends before or does not serve within ``timeout`` seconds, and LocalProtocolError if the
+    block has been entered. Leaving the block stops the process, with its calls in flight. Starting and stopping block
+    the calling thread.
 
     :meth:`kill`, :meth:`stop` and :meth:`restart` return once they have taken effect. An asyncio client notices in the
     next iteration of its event loop, a client for threads with its next call.
@@ -79,7 +81,7 @@ class ServerProcess:
             self._leave()
 
     def _leave(self) -> None:
-        """Kill the process, and remove what belongs to it."""
+        """Kill the process, delete its log, close its lifeline, and leave the private runtime directory."""
         self.kill()
         if self._lifeline is not None:
             self._lifeline.cut()
@@ -128,16 +130,20 @@ class ServerProcess:
     def connect(self, service: str | None = None, **options: Unpack[ConnectOptions]) -> Client:
         """Return an asyncio client, like :func:`shmrpc.connect`: ``async with server.connect() as client``.
 
-        ``service``: name of the service, if there are several.
+        ``service``: name of the service; None for the only one. Raises ValueError for None if there are several or
+        none.
         """
         return connect(service or self.name, **options)
 
     def sync_connect(self, service: str | None = None, **options: Unpack[SyncConnectOptions]) -> sync.Client:
-        """Return a client for threads, like ``shmrpc.sync.connect``: ``with server.sync_connect() as client``."""
+        """Return a client for threads, like ``shmrpc.sync.connect``: ``with server.sync_connect() as client``.
+
+        ``service``: see :meth:`connect`.
+        """
         return sync.connect(service or self.name, **options)
 
     def kill(self) -> None:
-        """Kill the process, as a crash would, if it runs."""
+        """Kill the process, as a crash would, and wait for its end. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -145,7 +151,8 @@ class ServerProcess:
     def stop(self, grace: float = 30.0) -> int:
         """Stop the process with SIGTERM, which gives calls in flight ``grace`` seconds to end; return the exit code.
 
-        A process that does not end in time is ordered to stop at once, then killed.
+        A process that does not end in time is ordered to stop at once, and killed 5 seconds later. A negative exit code
+        is the number of the signal that ended the process. Raises LocalProtocolError before the first process.
         """
         process = self.process
         # Two signals of one kind may arrive as one.
@@ -168,7 +175,7 @@ class ServerProcess:
         self._start()
 
     def _start(self) -> None:
-        """Start the process and wait until it serves. Raises ServerFailed if it does not."""
+        """Start the process and wait until it serves. Kills it and raises ServerFailed if it does not in time."""
         assert self._log is not None
         if self._lifeline is not None:  # The lifeline of the last process, which has ended.
             self._lifeline.cut()
@@ -216,7 +223,10 @@ class ServerProcess:
 
 
 class _Lifeline:
-    """The end of a pipe that only this process has, and no child; closing it ends the server."""
+    """The end of a pipe that only this process has, and no child; closing it ends the server at once.
+
+    Takes ownership of the descriptor.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

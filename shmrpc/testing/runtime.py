@@ -29,7 +29,7 @@ class PrivateRuntime:
         self._directory: Path | None = None
 
     def enter(self) -> Path:
-        """Add a user; return the directory, which the first call creates."""
+        """Add a user, who must call :meth:`leave` once; return the directory, which the first call creates."""
         if self._directory is None:
             self._directory = Path(
                 tempfile.mkdtemp(prefix="shmrpc-")

@@ -33,7 +33,7 @@ def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def union(kinds: Iterable[Any]) -> Any:
-    """Return the union of several types."""
+    """Return the union of one or more types. Raises TypeError for none."""
     return functools.reduce(operator.or_, kinds)
 
 
@@ -60,4 +60,5 @@ def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
 
 
 def _is_alias(kind: Any) -> bool:
+    """Return True for an alias declared by ``type Name = ...``, without its type arguments."""
     return type(kind).__name__ == "TypeAliasType"  # The class of typing, or of typing_extensions.

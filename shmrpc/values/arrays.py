@@ -87,7 +87,7 @@ def _read_array(payload: Any, context: DecodeContext) -> Any:
 
 
 def _view_array(payload: Any, context: DecodeContext) -> Any:
-    """Return an array over the received memory. Raises ValueError if it does not fit."""
+    """Return an array over the received memory. Raises ValueError if it does not fit, DecodeError without NumPy."""
     np: Any = library("numpy", "a NumPy array")
     encoded, shape, place, *layout = payload
     dtype, data = dtypes.build(np, encoded), context.data(place)
@@ -131,7 +131,10 @@ def _read_scalar(payload: Any, context: DecodeContext) -> Any:
 
 
 def covering_bytes(array: Any) -> tuple[Any, int]:
-    """Return a view of the bytes from an array's lowest to its highest address, and the first element's offset."""
+    """Return a view of the bytes from an array's lowest to its highest address, and the first element's offset.
+
+    The view is read-only. The array must have elements.
+    """
     np = sys.modules["numpy"]
     spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     before, after = -sum(span for span in spans if span < 0), sum(span for span in spans if span > 0)
@@ -142,7 +145,7 @@ def covering_bytes(array: Any) -> tuple[Any, int]:
 
 
 def base_of(value: Any) -> Any:
-    """Return the object that owns the memory of an array or a memoryview: a block, or the last base."""
+    """Return the object that owns the memory of an array or a memoryview: a block, or the last base, perhaps itself."""
     while not is_block(value):
         below = value.obj if isinstance(value, memoryview) else getattr(value, "base", None)
         if below is None:

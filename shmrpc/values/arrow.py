@@ -34,7 +34,10 @@ def _write_buffer(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read_buffer(payload: Any, context: DecodeContext) -> Any:
-    """Return an Arrow buffer over the data; the same one each time for the same buffer of the parcel."""
+    """Return an Arrow buffer over the data; the same one each time for the same buffer of the parcel.
+
+    Raises DecodeError without pyarrow.
+    """
     pa = _import_pyarrow("an Arrow buffer")
     return context.once(ARROW_BUFFER, payload, lambda data: _wrap_buffer(pa, data))
 
@@ -74,6 +77,7 @@ def _is_arrow_class(kind: type) -> bool:
 
 
 def _identity(value: Any) -> Any:
+    """Return the value unchanged."""
     return value
 
 
@@ -117,10 +121,12 @@ def _first_batch(stream: Any) -> Any:
 
 
 def _as_batch(value: Any) -> Any:
+    """Return a record batch whose only column, without a name, is an Arrow array."""
     return sys.modules["pyarrow"].RecordBatch.from_arrays([value], [""])
 
 
 def _as_table(value: Any) -> Any:
+    """Return a table whose only column, without a name, is a chunked array."""
     return sys.modules["pyarrow"].Table.from_arrays([value], [""])
 
 

@@ -32,15 +32,18 @@ class Block(Protocol):
         ...
 
     def release(self) -> None:
-        """Return the memory to its owner now."""
+        """Return the memory to its owner now. The caller must not read views of it afterwards. Idempotent."""
         ...
 
     def private(self) -> Any:
-        """Return a writable buffer of the same bytes, private to this process."""
+        """Return a writable buffer of the same bytes, private to this process. Raises Unmapped if there is no room."""
         ...
 
     def shared(self) -> Any:
-        """Return a writable buffer of the same bytes, shared with the sender."""
+        """Return a writable buffer of the same bytes, shared with the sender.
+
+        Raises Unmapped if there is no room, BufferError if no process may change the bytes.
+        """
         ...
 
     def __buffer__(self, flags: int, /) -> memoryview: ...

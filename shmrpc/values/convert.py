@@ -32,13 +32,14 @@ class _StandIn(type):
 
 
 def _make_stand_in(name: str, take: Callable[[Any], Any]) -> _StandIn:
+    """Return a stand-in with this name for messages. ``take`` converts a value, or raises ValueError."""
     return _StandIn(name, (), {"take": staticmethod(take)})
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
     """Convert a value to a declared type that msgspec does not know; msgspec then checks the class of the result.
 
-    Raises ValueError if the value does not fit.
+    Returns a value without a conversion unchanged. Raises ValueError if the value does not fit.
     """
     if type(value) is kind:
         return value
@@ -136,7 +137,10 @@ class DeclaredTypes:
         return convert
 
     def convert(self, value: Any, kind: Any) -> Any:
-        """Convert a decoded value to its declared type. Raises msgspec.ValidationError if it does not fit."""
+        """Convert a decoded value to its declared type. Raises msgspec.ValidationError if it does not fit.
+
+        Raises TypeError for a union that msgspec refuses.
+        """
         if kind is Any:
             return value
         return self._convert_to(value, self._cached(self._for_converting, kind, instances=True), kind)

@@ -32,7 +32,10 @@ _hooked: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def complete(kind: Any) -> None:
-    """Have msgspec set all fields of the instances that it builds of the dataclasses in this type."""
+    """Have msgspec set all fields of the instances that it builds of the dataclasses in this type.
+
+    Changes ``__post_init__`` of these classes while it runs, under a lock. Ignores types that msgspec does not support.
+    """
     found = _classes_in(kind, {})
     with _lock:
         hooks = {cls: hook for cls in set(found.values()) if (hook := _make_hook(cls)) is not None}

@@ -18,7 +18,7 @@ class HoldsObjects(TypeError):
 
 
 def encode(dtype: Any) -> Any:
-    """Return the encoding of a dtype. Raises TypeError for one that cannot be sent."""
+    """Return the encoding of a dtype: a text, or a dict of parts. Raises TypeError for one that cannot be sent."""
     try:
         encoding = _encoded[dtype]  # Faster than `functools.lru_cache`.
     except KeyError:
@@ -60,7 +60,7 @@ def _advise_bits(dtype: Any) -> str:
 
 
 def build(np: Any, encoded: Any) -> Any:
-    """Build the dtype for an encoding. Raises ValueError or TypeError if there is no such dtype."""
+    """Build the dtype for an encoding. Raises ValueError, TypeError or KeyError for an invalid encoding."""
     if isinstance(encoded, str):
         return _build_from_text(np, encoded)
     if "record" in encoded:

@@ -137,7 +137,10 @@ class ValueEncoder:
         self._writers.update(self._exact)
 
     def classify(self, value: Any) -> Writer:
-        """Return the writer for the type of a value, and cache it. Clears a full cache first."""
+        """Return the writer for the type of a value, and cache it. Clears a full cache first.
+
+        Raises nothing: the writer for a type that cannot be sent raises TypeError.
+        """
         kind, changes = type(value), self._changes
         if len(self._writers) >= _MAX_TYPES:
             self.forget()
@@ -188,14 +191,17 @@ class ValueEncoder:
 
 
 def _plain_each(context: EncodeContext, values: Sequence[Any]) -> list[Any]:
+    """Return a new list of the plain values of ``values``."""
     return [context.plain(value) for value in values]
 
 
 def _write_enum(value: enum.Enum, context: EncodeContext) -> Any:
+    """Return the plain value of an Enum's value, in place of the member."""
     return context.plain(value._value_)
 
 
 def _never(kind: type) -> bool:
+    """Return False: a writer covers no derived classes."""
     return False
 
 
@@ -210,14 +216,17 @@ def is_structural(kind: type, base: type | None, names: tuple[str, ...] | None) 
 
 
 def _refuse(value: Any, context: EncodeContext) -> Any:
+    """Raise the TypeError for a value of an unsupported type."""
     raise unsupported_error(value)
 
 
 def _refuse_derived(base: type, value: Any, context: EncodeContext) -> Any:
+    """Raise the TypeError for an instance of a class derived from ``base``, which travels."""
     raise derived_error(value, base)
 
 
 def _refuse_unregistered(value: Any, context: EncodeContext) -> Any:
+    """Raise the TypeError for an instance that only a declared or registered class could rebuild."""
     raise unregistered_error(value)
 
 

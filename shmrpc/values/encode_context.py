@@ -28,7 +28,7 @@ class ExtKey:
 
 
 class EncodeContext:
-    """State of encoding one value, with the buffers that travel beside its body."""
+    """State of encoding one value, with the buffers that travel beside its body. Of no further use after an error."""
 
     __slots__ = ("_classify", "_depth", "_held", "_places", "_writers", "buffers", "pack", "pickled", "thorough")
 
@@ -57,7 +57,10 @@ class EncodeContext:
         self._held: list[Any] = []
 
     def plain(self, value: Any) -> Any:
-        """Return the plain value to encode in place of a value; the same object if the codec carries the value."""
+        """Return the plain value to encode in place of a value; the same object if the codec carries the value.
+
+        Raises one of UNSENDABLE if the value cannot be sent.
+        """
         return (self._writers.get(type(value)) or self._classify(value))(value, self)
 
     def extension(self, code: int, content: Any) -> Ext:
@@ -92,7 +95,10 @@ class EncodeContext:
         """Do nothing, because any part of a value may be a pickle. A context that allows no such part raises."""
 
     def place(self, owner: Any, memory: Any) -> int:
-        """Place a buffer beside the body, and return its index. The buffer of an ``owner`` travels only once."""
+        """Place a buffer beside the body, and return its index. The buffer of an ``owner`` travels only once.
+
+        Does not copy: the memory must stay unchanged until the body has been sent.
+        """
         place = self._places.get(id(owner))
         if place is None:
             place = self._places[id(owner)] = len(self.buffers)

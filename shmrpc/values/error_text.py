@@ -83,6 +83,7 @@ def _translate_message(what: str, path: str, kind: Any, value: Any) -> str:
 
 
 def _translate_types(words: str) -> str:
+    """Return type names of msgspec's, joined by ``" | "``, in Python's terms."""
     return " | ".join(_WORDS.get(word, word) for word in words.split(" | "))
 
 

@@ -62,6 +62,7 @@ def expected(kind: Any, depth: int = 0) -> _core.ExpectedType | None:
 
 
 def _is_array(kind: Any) -> bool:
+    """Return True for NumPy's ndarray, also with type arguments; False without NumPy imported."""
     return (get_origin(kind) or kind) is imported("numpy.ndarray")
 
 

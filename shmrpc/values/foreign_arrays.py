@@ -159,18 +159,22 @@ def explain_mismatch(error: msgspec.ValidationError, value: Any) -> msgspec.Vali
 
 
 def _undeclared_text(array: ForeignArray) -> str:
+    """Return the message for an array that arrived where its class is not declared."""
     return f"a {array.name:.100} arrived where its class is not declared; {array.remedy}"
 
 
 def _name_of(kind: type) -> str:
+    """Return the name of a class with its module, as it travels."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _has_dlpack(kind: type) -> bool:
+    """Return True if instances of a class can be exported by DLPack."""
     return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
 
 def _adopt(value: Any) -> Writer | None:
+    """Return the writer for an array of another library; None for a value without DLPack."""
     return _write if _has_dlpack(type(value)) else None
 
 

@@ -30,7 +30,7 @@ class _IdentityContext(EncodeContext):
     _recorded: dict[int, Any]
 
     def encode_whole(self, value: Any) -> Any:
-        """Return the plain value for one value, or a pickle of all of it."""
+        """Return the plain value for one value, or a pickle of all of it if a part needs one or occurs twice."""
         self._recorded = {}
         placed = len(self.buffers)
         try:
@@ -69,7 +69,8 @@ class _PickleContext(_IdentityContext):
 class IdentityEncoder(ValueEncoder):
     """Encoder of the values that pools send and receive.
 
-    A tuple among the arguments is one value; a list among them holds a value in each item.
+    A tuple among the arguments is one value; a list among them holds a value in each item. Within each value, objects
+    that are referred to twice stay the same object: such a value is pickled as a whole.
     """
 
     def __init__(self, pack: Callable[[Any], bytes], extensions: Iterable[Extension]) -> None:
@@ -109,10 +110,12 @@ class IdentityEncoder(ValueEncoder):
 
 
 def _encode_whole(context: Any, value: Any) -> Any:
+    """Return the plain value for one value, or a pickle, as ``encode_whole`` of the context does."""
     return context.encode_whole(value)
 
 
 def _encode_arguments(context: Any, values: Sequence[Any]) -> list[Any]:
+    """Return a new list of the plain values of the arguments of a task."""
     return [_encode_argument(context, value) for value in values]
 
 

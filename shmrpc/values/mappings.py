@@ -24,6 +24,7 @@ _MAKERS: Final[dict[str, Callable[[dict[Any, Any]], Any]]] = {
 
 
 def _write(value: dict[Any, Any], context: EncodeContext) -> Ext:
+    """Return the extension of a Counter or an OrderedDict."""
     return context.extension(MAPPING, [type(value).__name__, dict(value)])
 
 

@@ -30,14 +30,18 @@ _has_more = False
 def pickle_main_by_value() -> None:
     """Pickle the definitions of classes of ``__main__`` with their instances from now on.
 
-    This is for a program that other processes cannot import, such as a notebook.
+    This is for a program that other processes cannot import, such as a notebook. It applies to all threads, cannot be
+    undone, and needs cloudpickle.
     """
     global _is_by_value, _has_more
     _is_by_value = _has_more = True
 
 
 def allow_cloudpickle() -> None:
-    """Use cloudpickle from now on for values that pickle rejects, as instances of classes that arrived by value."""
+    """Use cloudpickle from now on for values that pickle rejects, as instances of classes that arrived by value.
+
+    Applies to all threads, and cannot be undone.
+    """
     global _has_more
     _has_more = True
 
@@ -50,7 +54,8 @@ def dumps(value: Any) -> bytes:
 def dumps_beside(value: Any, least: int | None) -> tuple[bytes, list[memoryview]]:
     """Return a pickle, and its buffers of at least ``least`` bytes, which travel beside it; with None there are none.
 
-    A buffer that is not contiguous stays in the pickle. Raises the errors of pickling.
+    A buffer that is not contiguous stays in the pickle. The buffers are not copied. Raises the errors of pickling, and
+    ImportError if a value needs cloudpickle and it is not installed.
     """
     import pickle  # Imported on use: few programs need it.
 
@@ -129,7 +134,10 @@ class LazyPickle:
         self._data, self._buffers = data, buffers
 
     def read(self) -> Any:
-        """Load and return the value. Its large arrays are private and writable. Raises the errors of loading."""
+        """Load and return the value, a new one each time. Its large arrays are private and writable.
+
+        Raises the errors of loading. The caller must trust the sender: a pickle can run any code.
+        """
         return _loads(self._data, [each.private() if is_block(each) else each for each in self._buffers])
 
 

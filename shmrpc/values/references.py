@@ -53,10 +53,12 @@ def is_allowed_instance(cls: type) -> bool:
 
 
 def _adopt(value: Any) -> Writer | None:
+    """Return the writer for an object of a store; None for any other value."""
     return _write if issubclass(type(value), StoredObject) else None
 
 
 def _write(value: StoredObject, context: EncodeContext) -> Any:
+    """Return the extension with the reference of an object. Raises TypeError if the object has none."""
     return context.extension(STORED, list(value._reference()))
 
 
@@ -69,7 +71,7 @@ def store_not_open(name: str) -> LocalProtocolError:
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
-    """Return the proxy of a container. Raises ValueError for an invalid payload.
+    """Return the proxy of an object of a store. Raises ValueError for an invalid payload.
 
     Raises LocalProtocolError if this process does not have the store open.
     """

@@ -44,11 +44,13 @@ class Entry:
     fields = functools.cached_property[tuple[str, ...]](lambda self: ())
 
     def write(self, value: Any, context: EncodeContext) -> Ext:
-        """Return the extension for an instance."""
+        """Return the extension for an instance. Raises one of UNSENDABLE if a part of it cannot be sent."""
         raise NotImplementedError
 
 
 class _Enum(Entry):
+    """Registered Enum, whose members travel by name and value."""
+
     def write(self, value: Any, context: EncodeContext) -> Ext:
         return context.extension(ENUM, [self.name, value.name, value.value])
 
@@ -73,6 +75,8 @@ class _Object(Entry):
 
 
 class _Dataclass(_Object):
+    """Registered dataclass."""
+
     fields = functools.cached_property(lambda self: tuple(field.name for field in dataclasses.fields(self.cls)))
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -97,6 +101,8 @@ class _Dataclass(_Object):
 
 
 class _Struct(_Object):
+    """Registered Struct of msgspec."""
+
     fields = functools.cached_property(lambda self: self.cls.__struct_fields__)
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -113,6 +119,8 @@ class _Struct(_Object):
 
 
 class _NamedTuple(_Object):
+    """Registered NamedTuple."""
+
     fields = functools.cached_property(lambda self: self.cls._fields)
 
     def make(self, fields: dict[str, Any]) -> Any:
@@ -122,6 +130,8 @@ class _NamedTuple(_Object):
 
 
 class _Exception(_Object):
+    """Registered exception, whose ``args`` and attributes travel."""
+
     def write(self, value: Any, context: EncodeContext) -> Ext:
         return context.extension(OBJECT, [self.name, exception_parts.parts_of(value)])
 
@@ -183,8 +193,9 @@ def register(
     the caller has not registered it.
 
     ``name`` is the name of the class on both sides, by default its module and qualified name. Derived classes are not
-    registered with it. Returns ``cls``, so that it is a decorator, too. Raises TypeError for a class that cannot be
-    registered like this; ValueError if the name belongs to another class, or the class is registered differently.
+    registered with it. Returns ``cls``, so that it is a decorator, too. Registering a class again in the same way does
+    nothing. Raises TypeError for a class that cannot be registered like this, or for one converter without the other;
+    ValueError if the name belongs to another class, or the class is registered differently.
     """
     if not isinstance(cls, type):
         raise TypeError(f"expected a class to register, got {cls!r}")
@@ -233,7 +244,10 @@ def _create_entry(
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Call ``listener`` whenever a class has been registered, from now until the end of the process."""
+    """Call ``listener`` whenever a class has been registered, from now until the end of the process.
+
+    The thread that registers the class calls it, without a lock, and raises its exceptions.
+    """
     with _lock:
         _listeners.append(listener)
 
@@ -255,14 +269,17 @@ def is_covered(cls: type) -> bool:
 
 
 def _read_enum(payload: Any, context: DecodeContext) -> Any:
-    """Return the member; its value if the class is not registered here."""
+    """Return the member; its value if no Enum is registered here by that name. Raises ValueError for no member."""
     name, member, value = _check_named(payload)
     entry = _by_name.get(name)
     return entry.make(member, value) if isinstance(entry, _Enum) else value
 
 
 def _read_object(payload: Any, context: DecodeContext) -> Any:
-    """Return an instance; a dict of its fields if the class is not registered here."""
+    """Return an instance; a dict of its fields if the class is not registered here.
+
+    Raises TypeError for an invalid payload, and the errors of ``make`` for a missing field.
+    """
     name, fields = _check_named(payload)
     if not isinstance(fields, dict):
         raise TypeError(f"expected a map of fields, got {type(fields).__name__}")
@@ -271,7 +288,7 @@ def _read_object(payload: Any, context: DecodeContext) -> Any:
 
 
 def _read_custom(payload: Any, context: DecodeContext) -> Any:
-    """Return an instance. Raises ValueError if the class is not registered here."""
+    """Return an instance. Raises ValueError if the class is not registered here, and the exceptions of its decoder."""
     name, value = _check_named(payload)
     entry = _by_name.get(name)
     if not isinstance(entry, Custom):

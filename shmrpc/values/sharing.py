@@ -58,6 +58,8 @@ def empty_buffer(allocate: Allocate, size: int) -> memoryview:
 
 
 class _WritableMark:
+    """Type of the mark WRITABLE in the metadata of ``Annotated``."""
+
     def __repr__(self) -> str:
         return "WRITABLE"
 
@@ -88,8 +90,10 @@ def block_of(value: Any) -> Block | None:
 def writable(value: Any) -> Any:
     """Return a received array or memoryview as a writable one over the memory that the sender shares.
 
-    A small value, which arrived in the body, is copied, so that the sender does not see changes. Raises TypeError for
-    a value that is neither an array nor a memoryview.
+    A small value, which arrived in the body, is copied, so that the sender does not see changes. A writable value is
+    returned itself. Raises TypeError for a value that is neither an array nor a memoryview, and for a read-only
+    memoryview with gaps; BufferError for an item or a message whose memory no process may change; and Unmapped if this
+    process has no room to map the memory.
     """
     is_array = isinstance(value, getattr(sys.modules.get("numpy"), "ndarray", ()))
     if not (is_array or isinstance(value, memoryview)):
@@ -134,7 +138,7 @@ def _cast_like(memory: memoryview, like: memoryview) -> memoryview:
 
 
 class Leased(Generic[_T]):
-    """Loan of the peer's memory under an array, which can be returned early; see :func:`leased`."""
+    """Loan of the peer's memory under an array, which can be returned early; see :func:`leased`. Raises TypeError."""
 
     def __init__(self, value: _T) -> None:
         self._value = value

@@ -44,7 +44,7 @@ def _write_tensor(value: Any, context: EncodeContext) -> Ext:
 def _read_tensor(payload: Any, context: DecodeContext) -> Any:
     """Return a tensor over private memory, because PyTorch has no read-only one: a write copies a page of the block.
 
-    Raises ValueError for an invalid payload.
+    Raises ValueError or TypeError for an invalid payload, DecodeError without PyTorch.
     """
     torch: Any = library("torch", "a PyTorch tensor")
     name, shape, place, *layout = payload

@@ -33,7 +33,7 @@ _PARAMETERS: Final[dict[str, str]] = {
 
 
 def union_text(alternatives: Iterable[str]) -> str:
-    """Return the text of a union."""
+    """Return the text of a union without duplicates: "Any" if a member is Any, "" if there are no members."""
     unique = list(dict.fromkeys(alternatives))
     return "Any" if "Any" in unique else " | ".join(unique)
 

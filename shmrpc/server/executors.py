@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shmrpc.errors import LocalProtocolError
 from shmrpc.service.call import Call
+from shmrpc.service.service import Service
 
 if TYPE_CHECKING:
     from shmrpc.server.thread_pool import ThreadPool
     from shmrpc.service.endpoints import Endpoint
-from shmrpc.service.service import Service
 
 
 class Processes(Protocol):
@@ -43,14 +44,16 @@ class Executors:
         #: Thread pools by service, and by service and endpoint for endpoints with threads of their own.
         self._threads: dict[str, ThreadPool] = {}
         self._processes: Processes | None = None
+        self._is_closed = False
         #: Calls for which threads are working, including abandoned calls.
         self.working: list[Call] = []
 
     def threads(self, service: Service, endpoint: Endpoint) -> ThreadPool:
         """Return the thread pool of an endpoint, its own or that of its service. The first call creates the pool.
 
-        Call this in the event loop.
+        Call this in the event loop. Raises LocalProtocolError after :meth:`close`.
         """
+        self._check_open()
         # Imported here, because few servers have threads.
         from shmrpc.server.thread_pool import ThreadPool
 
@@ -67,17 +70,24 @@ class Executors:
         """Call the function in another process; return its result or raise its exception.
 
         A cancellation ends the work there. Raises RuntimeError if the process dies, or if the arguments or the result
-        cannot be sent.
+        cannot be sent; LocalProtocolError after :meth:`close`.
         """
+        self._check_open()
         if self._processes is None:
             self._processes = _makers[0]()
         return await self._processes.run(function, args, kwargs)
 
+    def _check_open(self) -> None:
+        """Raise LocalProtocolError after :meth:`close`: a handler that outlives its server must start no more work."""
+        if self._is_closed:
+            raise LocalProtocolError("the server is closed")
+
     def close(self) -> None:
         """Shut down the thread pools without waiting: a running handler continues to its end.
 
-        The processes stay: :meth:`close_processes` terminates them.
+        The processes stay: :meth:`close_processes` terminates them. Idempotent.
         """
+        self._is_closed = True
         for threads in self._threads.values():
             threads.close()
         self._threads.clear()

@@ -114,18 +114,25 @@ class Group:
         ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan.
 
         Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for an
-        invalid prefix or a taken name, LocalProtocolError while the service is being served. Endpoints before the
-        failed one stay added.
+        invalid prefix or a taken name, LocalProtocolError while the service is being served. After an error, none of
+        the endpoints is added.
         """
         target = self.group(prefix) if prefix else self
         offered = list(_iter_endpoints(source) if isinstance(source, Service) else iter_marked(source))
         if not offered:
             hint = f": make one, as in include({source.__name__}())" if isinstance(source, type) else ""
             raise TypeError(f"include() expected an object with methods marked @shmrpc.endpoint, got {source!r}{hint}")
-        for function, options in offered:
-            inner, _, last = str(options.name).rpartition(".")
-            group = target.group(inner) if inner else target
-            group.add_endpoint(function, msgspec.structs.replace(options, name=last))
+        endpoints = self._service.endpoints
+        before = set(endpoints)
+        try:
+            for function, options in offered:
+                inner, _, last = str(options.name).rpartition(".")
+                group = target.group(inner) if inner else target
+                group.add_endpoint(function, msgspec.structs.replace(options, name=last))
+        except BaseException:
+            for name in endpoints.keys() - before:
+                del endpoints[name]
+            raise
 
 
 class Service(Group):

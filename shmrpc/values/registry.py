@@ -194,8 +194,9 @@ def register(
 
     ``name`` is the name of the class on both sides, by default its module and qualified name. Derived classes are not
     registered with it. Returns ``cls``, so that it is a decorator, too. Registering a class again in the same way does
-    nothing. Raises TypeError for a class that cannot be registered like this, or for one converter without the other;
-    ValueError if the name belongs to another class, or the class is registered differently.
+    nothing. Raises TypeError for a class that cannot be registered like this, for one converter without the other, and
+    for an argument of another type; ValueError if the name is empty or belongs to another class, or the class is
+    registered differently.
     """
     if not isinstance(cls, type):
         raise TypeError(f"expected a class to register, got {cls!r}")
@@ -203,6 +204,13 @@ def register(
         raise TypeError(f"{cls.__qualname__} travels as it is, and cannot be registered")
     if (encode is None) != (decode is None):
         raise TypeError(f"register({cls.__qualname__}): give both encode and decode, or neither")
+    for option, converter in (("encode", encode), ("decode", decode)):
+        if converter is not None and not callable(converter):
+            raise TypeError(f"register({cls.__qualname__}): {option}: expected a function, got {converter!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"register({cls.__qualname__}): name: expected a str, got {name!r}")
+    if name == "":
+        raise ValueError(f"register({cls.__qualname__}): name: expected at least one character, got ''")
     entry = _create_entry(cls, name or f"{cls.__module__}.{cls.__qualname__}", encode, decode)
     with _lock:
         known = _by_name.get(entry.name)

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.server.executors import Executors
+from shmrpc.service.marks import iter_marked
 from tests.helpers import services, stream_service
 from tests.helpers.server_process import PATIENCE, ServerProcess, eventually, is_alive
 from tests.server import grouped_services
@@ -72,6 +74,28 @@ def test_objects_that_cannot_be_included_or_grouped_are_rejected() -> None:
         service.endpoint(name="g")(grouped_services.add)
     with pytest.raises(ValueError, match="run_in must be"):
         service.endpoint(run_in="cloud")(grouped_services.add)  # type: ignore[call-overload]
+
+
+def test_an_include_that_fails_adds_no_endpoint() -> None:
+    service = shmrpc.Service("half")
+    names = [str(options.name) for _, options in iter_marked(grouped_services.Counter())]
+    assert len(names) > 1
+    service.endpoint(name=names[-1])(grouped_services.add)
+    with pytest.raises(ValueError, match=f"has an endpoint or a group '{names[-1]}' already"):
+        service.include(grouped_services.Counter())
+    assert list(service.endpoints) == names[-1:]
+
+
+async def test_executors_start_nothing_after_they_are_closed() -> None:
+    service = shmrpc.Service("late")
+    service.endpoint(run_in="thread")(grouped_services.add)
+    executors = Executors()
+    executors.close()
+    await executors.close_processes()
+    with pytest.raises(shmrpc.LocalProtocolError, match="the server is closed"):
+        executors.threads(service, service.endpoints["add"])
+    with pytest.raises(shmrpc.LocalProtocolError, match="the server is closed"):
+        await executors.in_process(os.getpid, (), {})
 
 
 async def test_one_server_offers_several_services() -> None:
@@ -254,6 +278,8 @@ async def test_a_handler_in_a_process_ends_with_its_call() -> None:
 ENDS_WITH_A_POOL = """
 import asyncio, os, threading
 import shmrpc
+from shmrpc.server.executors import Executors
+from shmrpc.service.marks import iter_marked
 from tests.helpers import stream_service
 
 service = shmrpc.Service("tested.pools.end")

@@ -329,6 +329,14 @@ def test_classes_that_cannot_be_registered_are_rejected() -> None:
         register(Other, repr)
     with pytest.raises(TypeError, match="expected a class"):
         register(Other())  # type: ignore[type-var]
+    with pytest.raises(TypeError, match=r"register\(.*Other\): encode: expected a function, got 1"):
+        register(Other, 1, eval)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"register\(.*Other\): decode: expected a function, got 'eval'"):
+        register(Other, repr, "eval")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"register\(.*Other\): name: expected a str, got 5"):
+        register(Other, repr, eval, name=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"register\(.*Other\): name: expected at least one character"):
+        register(Other, repr, eval, name="")
     register(Other, repr, eval, name="the name")
     register(Other, repr, eval, name="the name")
     with pytest.raises(ValueError, match="the name 'the name' is registered for another class"):

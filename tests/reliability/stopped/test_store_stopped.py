@@ -132,7 +132,7 @@ def test_a_check_for_messages_that_waits_lets_other_threads_run(runtime: Path, t
 
 
 def test_a_receiver_woken_while_the_store_cannot_be_read_raises(runtime: Path, tmp_path: Path) -> None:
-    """It has used the wake-up, so nothing would wake it for the message if it slept on."""
+    """The receiver has used the wake-up, so nothing would wake it for the message if it slept on."""
     with (
         MemberProcess(points=True) as sender,
         MemberProcess(points=True) as writer,

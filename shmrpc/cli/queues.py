@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from shmrpc import sync
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.cli.items import parse_items
 from shmrpc.cli.object_reports import find_reports, wrong_kind_error
@@ -168,10 +169,10 @@ def get(name: str, count: int | None, all_items: bool, timeout: float | None) ->
                 _print_item(claim)
             return
         count = count or 1
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         for done in range(count):
             try:
-                claim = found.claim(None if end is None else max(0.0, end - time.monotonic()))
+                claim = found.claim(seconds_left(end))
             except QueueEmpty:
                 raise QueueEmpty(f"queue {name!r}: {done} of {count} items came within {timeout:g} s") from None
             _print_item(claim)

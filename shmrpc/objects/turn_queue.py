@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.errors import QueueBusy
 from shmrpc.objects.wait_queue import WaitQueue
 
@@ -68,16 +68,16 @@ class TurnQueue(WaitQueue):
             with contextlib.suppress(QueueBusy):
                 if (result := attempt()) is not None:
                     return result
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         while True:
-            left = None if end is None else end - time.monotonic()
+            left = seconds_left(end)
             if not await self.wait(take_turn, give_up_turn, left):
                 return None
             try:
                 try:
                     result = attempt()
                 except QueueBusy:
-                    if end is not None and time.monotonic() >= end:
+                    if seconds_left(end) == 0:
                         raise
                     result = None
                     await asyncio.sleep(BUSY_RETRY_INTERVAL)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class, public_name
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import IterableOnly
 from shmrpc.errors import QueueBusy, QueueEmpty, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
@@ -222,14 +223,14 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
 
         Also call it again after an empty list. Raises QueueBusy at the end of the timeout.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         while True:
             try:
-                result = wait(None if end is None else max(0.0, end - time.monotonic()))
+                result = wait(seconds_left(end))
                 if result != []:  # An empty list: another thread or process was quicker.
                     return result
             except QueueBusy:
-                if end is not None and time.monotonic() >= end:
+                if seconds_left(end) == 0:
                     raise
                 time.sleep(BUSY_RETRY_INTERVAL)
 

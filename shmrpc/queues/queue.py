@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import AsyncIterableOnly, NotForWith
 from shmrpc.basics.loops import running_loop
 from shmrpc.errors import QueueBusy, QueueShutDown
@@ -172,13 +172,13 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
 
     async def _retry_while_busy(self, attempt: Callable[[], _T], timeout: float | None) -> _T:
         """Retry an attempt while a stopped process blocks it; return its result. Raises QueueBusy after the timeout."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         while True:
             await asyncio.sleep(BUSY_RETRY_INTERVAL)
             try:
                 return attempt()
             except QueueBusy:
-                if end is not None and time.monotonic() >= end:
+                if seconds_left(end) == 0:
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final, NoReturn, Protocol
 
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.errors import ShmrpcError
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.wait_queue import WaitQueue, undo_nothing
@@ -110,9 +110,9 @@ class Inbox(InboxBase):
     async def read(self, timeout: float | None = None) -> Any:
         """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
         timeout = check_timeout(timeout)
-        queue, end = self._store._wait_queue(_MESSAGES, WaitQueue), _end_of(timeout)
+        queue, end = self._store._wait_queue(_MESSAGES, WaitQueue), end_of_wait(timeout)
         while not (got := self._store._peek()):
-            if not await queue.wait(self._store._has_messages, undo_nothing, _left_until(end)):
+            if not await queue.wait(self._store._has_messages, undo_nothing, seconds_left(end)):
                 self._store._raise_no_message(False, timeout)
         return got[0]
 
@@ -129,7 +129,7 @@ class BlockingInbox(InboxBase):
         """
         timeout = check_timeout(timeout)
         got: list[Any] = []
-        end = _end_of(timeout)
+        end = end_of_wait(timeout)
         try:
             while not self._store._take_into(got):
                 self._wait(end, timeout)
@@ -142,23 +142,13 @@ class BlockingInbox(InboxBase):
     def read(self, timeout: float | None = None) -> Any:
         """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
         timeout = check_timeout(timeout)
-        end = _end_of(timeout)
+        end = end_of_wait(timeout)
         while not (got := self._store._peek()):
             self._wait(end, timeout)
         return got[0]
 
     def _wait(self, end: float | None, timeout: float | None) -> None:
         """Block until there is a message, at most until ``end``. Raises WaitTimeout and WaitStopped."""
-        waited = self._store._wait_for_message(_left_until(end))
+        waited = self._store._wait_for_message(seconds_left(end))
         if not waited:
             self._store._raise_no_message(waited, timeout)
-
-
-def _end_of(timeout: float | None) -> float | None:
-    """Return the time of the monotonic clock at which a wait of ``timeout`` seconds ends; None for no limit."""
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def _left_until(end: float | None) -> float | None:
-    """Return the seconds that are left until ``end``, at least 0; None for no limit."""
-    return None if end is None else max(0.0, end - time.monotonic())

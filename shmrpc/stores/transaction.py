@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 
 from shmrpc import _core
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.errors import LocalProtocolError, StoreBusy, WaitTimeout
 from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 
@@ -79,9 +79,9 @@ class Transaction(_core.Transaction):
 
     async def _wait_to_begin(self) -> None:
         """Wait for the end of other transactions, and begin. Raises WaitTimeout and WaitStopped."""
-        end = None if self._timeout is None else time.monotonic() + self._timeout
+        end = end_of_wait(self._timeout)
         while not self._begin():
-            left = None if end is None else max(0.0, end - time.monotonic())
+            left = seconds_left(end)
             if not self._is_late:
                 queue = self._store._wait_queue(_TRANSACTION_END, WaitQueue)
                 is_over = not await queue.wait(self._begin_or_leave, self._undo, left)

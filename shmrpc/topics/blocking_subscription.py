@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Literal
 
 from shmrpc import _core
 from shmrpc.basics.checks import public_class, public_name
+from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import IterableOnly
 from shmrpc.basics.renamed import renamed_options
 from shmrpc.objects.arguments import check_item_count, check_timeout
@@ -62,9 +62,9 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
 
     def _wait_for_messages(self, got: list[_core.Message], max_items: int, timeout: float | None) -> None:
         """Block the thread until the core has appended messages to ``got``. Raises WaitTimeout and WaitStopped."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         while not got:
-            waited = self._native.wait_into(got, max_items, None if end is None else max(0.0, end - time.monotonic()))
+            waited = self._native.wait_into(got, max_items, seconds_left(end))
             if waited is None:
                 raise wait_stopped_error(self._object)
             if not waited:

@@ -16,6 +16,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from typing import IO, Any, Final
 
 from tests.helpers import crash_points
 
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 #: Bytes of an order: arguments and the environment.
 _LARGEST: Final = 1 << 20
@@ -178,6 +180,8 @@ def main(kind: str) -> None:
         orders.close()
         while os.getppid() == between:
             time.sleep(0.0001)
+        # A test run that is killed leaves no process behind. The next one removes what this leaves in /dev/shm.
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)

@@ -4,6 +4,8 @@
 //! timeout, ObjectDeleted if it no longer has the container, and what the conversion of keys and values raises. Those
 //! that change it also raise StoreFull, and LocalProtocolError in a process that may only read.
 
+use crate::clock;
+use crate::objects::deadline::deadline_after;
 use crate::python::objects::stores::converters::BufferOwner;
 use crate::python::objects::stores::native_values::cell_to_python;
 use crate::python::objects::stores::open_store::OpenStore;
@@ -11,9 +13,10 @@ use crate::store::{ContainerRef, Item, Number, StoreError, StoredValue, Type};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt, PyList};
+use std::thread;
 
-/// The maximum number of attempts of an operation while other members replace the value each time.
-const MAX_ATTEMPTS: usize = 64;
+/// The number of attempts that an operation has in any case while other members replace the value each time.
+const MIN_ATTEMPTS: usize = 64;
 /// The maximum number of words that are copied with the GIL. That takes tens of microseconds, less than other threads
 /// wait for the GIL.
 const MAX_WORDS_WITH_GIL: u64 = 1024;
@@ -29,6 +32,38 @@ macro_rules! with_key {
 }
 
 pub(super) use with_key;
+
+/// The attempts of an operation that fails when another member changes the value meanwhile.
+struct Attempts {
+    count: usize,
+    /// The end of the busy timeout, in nanoseconds of the clock.
+    end: u64,
+}
+
+impl Attempts {
+    fn begin(store: &OpenStore) -> Self {
+        Attempts {
+            count: 0,
+            end: deadline_after(store.busy_timeout()),
+        }
+    }
+
+    /// Returns true before an attempt: the busy timeout has not passed, or there were fewer than `MIN_ATTEMPTS`. Raises
+    /// what a signal handler raises.
+    #[inline]
+    fn may_go_on(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.count >= MIN_ATTEMPTS {
+            if clock::now() >= self.end {
+                return Ok(false);
+            }
+            py.check_signals()?;
+            // Another process may be in step with this one.
+            py.detach(thread::yield_now);
+        }
+        self.count += 1;
+        Ok(true)
+    }
+}
 
 impl OpenStore {
     /// Returns the value of an item; None if there is no such key. Raises IndexError for an index out of range.
@@ -54,7 +89,7 @@ impl OpenStore {
     }
 
     /// Returns the view of the buffer at `at`. Looks the item up again if another member replaces the buffer before it
-    /// is pinned, `MAX_ATTEMPTS` times at most, and raises ObjectDeleted then. Returns None once there is no such key.
+    /// is pinned, and raises StoreBusy as [`pop`](Self::pop) does. Returns None once there is no such key.
     fn get_buffer<'py>(
         &self,
         py: Python<'py>,
@@ -68,8 +103,8 @@ impl OpenStore {
                 .and_then(|it| it.getattr("ObjectDeleted"));
             gone.is_ok_and(|gone| error.is_instance(py, &gone))
         };
-        let mut at = at;
-        for _ in 0..MAX_ATTEMPTS {
+        let (mut at, mut attempts) = (at, Attempts::begin(self));
+        while attempts.may_go_on(py)? {
             match self.to_python(py, StoredValue::Container(Type::Buffer, at, 0)) {
                 Err(error) if is_gone(&error) => {}
                 seen => return seen.map(Some),
@@ -83,7 +118,7 @@ impl OpenStore {
                 Err(error) => return Err(self.store_error(py, error)),
             }
         }
-        Err(self.store_error(py, StoreError::ContainerDeleted))
+        Err(self.too_many_changes(py, &attempts, "read"))
     }
 
     /// Stores a value in an item. Returns true if the item had a value before.
@@ -104,7 +139,7 @@ impl OpenStore {
 
     /// Removes an item, and returns a copy of its value; None if there is no such key. Makes the object first where
     /// that can fail, so that the item stays if it fails. Raises StoreBusy if other members change the item again and
-    /// again.
+    /// again for longer than the busy timeout.
     pub(super) fn pop<'py>(
         &self,
         py: Python<'py>,
@@ -119,7 +154,8 @@ impl OpenStore {
             Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.store_error(py, error)),
         }
-        for _ in 0..MAX_ATTEMPTS {
+        let mut attempts = Attempts::begin(self);
+        while attempts.may_go_on(py)? {
             let (whole, known) = match self.run(py, |store, open, deadline| {
                 store.get_copy(open, deadline, container, item)
             })? {
@@ -137,7 +173,7 @@ impl OpenStore {
                 Err(error) => return Err(self.store_error(py, error)),
             }
         }
-        Err(self.too_many_changes(py))
+        Err(self.too_many_changes(py, &attempts, "taken out of it"))
     }
 
     /// Removes the first message, and returns a copy of it; None if there is none. A message of which no object can be
@@ -150,7 +186,8 @@ impl OpenStore {
             Err(StoreError::Unwanted) => {}
             Err(error) => return Err(self.store_error(py, error)),
         }
-        for _ in 0..MAX_ATTEMPTS {
+        let mut attempts = Attempts::begin(self);
+        while attempts.may_go_on(py)? {
             let first = self.run_checked(py, |store, open, deadline| {
                 store.first_message(open, deadline)
             })?;
@@ -170,14 +207,15 @@ impl OpenStore {
                 Err(error) => return Err(self.store_error(py, error)),
             }
         }
-        Err(self.too_many_changes(py))
+        Err(self.too_many_changes(py, &attempts, "taken out of it"))
     }
 
-    /// Returns the error for a value that other members change before each attempt to remove it.
+    /// Returns the error for a value that other members changed at each attempt to use it.
     #[cold]
-    fn too_many_changes(&self, py: Python<'_>) -> PyErr {
+    fn too_many_changes(&self, py: Python<'_>, attempts: &Attempts, use_of_it: &str) -> PyErr {
         let text = format!(
-            "changed {MAX_ATTEMPTS} times while a value was taken out of it; try again, or use a transaction"
+            "changed {} times while a value was {use_of_it}; try again, or use a transaction",
+            attempts.count
         );
         self.named_error(py, "StoreBusy", text)
     }

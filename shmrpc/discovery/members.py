@@ -18,7 +18,7 @@ class Member:
 
     #: The id of the process; 0 for one of another container.
     pid: int
-    #: The time at which it opened the object.
+    #: The time, in UTC, at which it opened the object.
     since: datetime
     #: The number of permits it holds, of a semaphore, a lock or a memory's lock; of a queue, the items it has claimed.
     holds: int
@@ -73,7 +73,7 @@ def members(name: str) -> list[Member]:
 def inspect_object(name: str) -> ObjectReport | None:
     """Return the state of the object of this name without opening the object; None if it has no members.
 
-    Raises the errors of :func:`members`.
+    Raises the errors of :func:`members`, and a ShmrpcError if the state cannot be read.
     """
     for path in lock_files.list_lock_files(name):
         if (report := _inspect(name, path)) is not None:
@@ -100,7 +100,10 @@ def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
 
 
 def _inspect(name: str, path: str) -> ObjectReport | None:
-    """Return the state of the object with this lock file; None if it has no members."""
+    """Return the state of the object with this lock file; None if it has no members.
+
+    Raises a ShmrpcError if the state cannot be read, for example RemoteProtocolError for one of another version.
+    """
     state = SharedObject.inspect(name, path)
     if state is None:
         return None

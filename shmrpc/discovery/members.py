@@ -63,8 +63,8 @@ class ObjectReport:
 def members(name: str) -> list[Member]:
     """Return the processes that have a shared object of this name open; an empty list if there are none.
 
-    Raises ValueError or TypeError for an invalid name, and LocalProtocolError if the directory of shared objects is not
-    safe.
+    Raises ValueError or TypeError for an invalid name, LocalProtocolError if the directory of shared objects is not
+    safe, and another ShmrpcError if the state of the object cannot be read.
     """
     report = inspect_object(name)
     return [] if report is None else report.members
@@ -73,7 +73,7 @@ def members(name: str) -> list[Member]:
 def inspect_object(name: str) -> ObjectReport | None:
     """Return the state of the object of this name without opening the object; None if it has no members.
 
-    Raises the errors of :func:`members`, and a ShmrpcError if the state cannot be read.
+    Raises the errors of :func:`members`.
     """
     for path in lock_files.list_lock_files(name):
         if (report := _inspect(name, path)) is not None:

@@ -60,12 +60,13 @@ async def attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -> _
 async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
     """Open a shared object of any kind that another process creates; wait up to ``timeout`` seconds for it.
 
-    ``timeout=None`` waits without a limit. With ``kind``, such as ``shmrpc.Queue``, only an object of that kind is
-    opened, and type checkers know the result.
+    ``timeout=None`` waits without a limit, 0 makes one attempt. With ``kind``, such as ``shmrpc.Queue``, only an object
+    of that kind is opened, and type checkers know the result. The caller closes the handle, which has default options.
 
     Raises WaitTimeout if no process has the object open by then, and NameConflict if it is of another kind, or a topic:
     read a topic with :func:`shmrpc.subscribe`, publish in it with :func:`shmrpc.topic`. Raises TypeError for a ``kind``
-    that cannot be attached.
+    that cannot be attached, TypeError or ValueError for an invalid name or timeout, SharedMemoryError, and
+    LocalProtocolError if the directory of shared objects is not safe.
     """
     handle_types = _select_handle_types(kind, _ASYNC_HANDLES)
     with contextlib.closing(_attempts(name, timeout)) as attempts:
@@ -77,7 +78,7 @@ async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | No
 
 
 async def _wait_in_loop(watch: Descriptor, seconds: float) -> None:
-    """Wait until the descriptor is readable, for at most that many seconds."""
+    """Wait until the descriptor is readable, for at most that many seconds. Returns in both cases."""
     loop = running_loop()
     readable = asyncio.Event()
     loop.add_reader(watch.fileno(), readable.set)
@@ -96,7 +97,7 @@ def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[_H]) -
 def blocking_attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | None = None) -> Any:
     """Open a shared object as :func:`shmrpc.attach` does, and block the thread while it waits.
 
-    ``kind`` is a class of ``shmrpc.sync``, such as ``shmrpc.sync.Queue``.
+    ``kind`` is a class of ``shmrpc.sync``, such as ``shmrpc.sync.Queue``. Raises the same errors.
     """
     handle_types = _select_handle_types(kind, _BLOCKING_HANDLES)
     with contextlib.closing(_attempts(name, timeout)) as attempts:
@@ -122,7 +123,10 @@ def _select_handle_types(kind: type[Any] | None, handle_types: _HandleTypes) -> 
 
 
 def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
-    """Return a handle of an open object. Close the object and raise NameConflict if it is of none of these types."""
+    """Return a handle, with default options, of an open object.
+
+    Close the object and raise NameConflict if it is of none of these types.
+    """
     if opened.kind in handle_types:
         return handle_types[opened.kind]._wrap(opened)
     opened.close()
@@ -134,14 +138,17 @@ def _make_handle(opened: SharedObject, handle_types: _HandleTypes) -> Any:
 
 
 def _wait_in_thread(watch: Descriptor, seconds: float) -> None:
-    """Block until the descriptor is readable, for at most that many seconds."""
+    """Block until the descriptor is readable, for at most that many seconds. Returns in both cases."""
     poll = new_poll()
     poll.register(watch.fileno(), select.POLLIN)
     poll.poll(math.ceil(seconds * 1e3))
 
 
 def _try_open(name: str) -> SharedObject | None:
-    """Open the object and return it; None if it has no members."""
+    """Open the object and return it; None if it has no members. The caller closes the object.
+
+    Raises ValueError or TypeError for an invalid name, and the errors of opening.
+    """
     for path in lock_files.list_lock_files(name):
         if (opened := SharedObject.attach(name, path)) is not None:
             return opened

@@ -18,7 +18,7 @@ class Member:
 
     #: The id of the process; 0 for one of another container.
     pid: int
-    #: The time at which it opened the object.
+    #: The time, in UTC, at which it opened the object.
     since: datetime
     #: The number of permits it holds, of a semaphore, a lock or a memory's lock; of a queue, the items it has claimed.
     holds: int
@@ -63,8 +63,8 @@ class ObjectReport:
 def members(name: str) -> list[Member]:
     """Return the processes that have a shared object of this name open; an empty list if there are none.
 
-    Raises ValueError or TypeError for an invalid name, and LocalProtocolError if the directory of shared objects is not
-    safe.
+    Raises ValueError or TypeError for an invalid name, LocalProtocolError if the directory of shared objects is not
+    safe, and another ShmrpcError if the state of the object cannot be read.
     """
     report = inspect_object(name)
     return [] if report is None else report.members
@@ -100,7 +100,10 @@ def inspect_all_objects(on_error: Callable[[str], None]) -> list[ObjectReport]:
 
 
 def _inspect(name: str, path: str) -> ObjectReport | None:
-    """Return the state of the object with this lock file; None if it has no members."""
+    """Return the state of the object with this lock file; None if it has no members.
+
+    Raises a ShmrpcError if the state cannot be read, for example RemoteProtocolError for one of another version.
+    """
     state = SharedObject.inspect(name, path)
     if state is None:
         return None

@@ -16,19 +16,19 @@ class EventBase(ContextHandle):
 
     @public_name("Event")
     def __new__(cls, name: str) -> Self:
-        """Open the event, and make it if no process has it open."""
+        """Open the event, and make it if no process has it open. A new event is not set."""
         return cls._wrap(open_object(name, "event", 0))
 
     def set(self) -> None:
-        """Set the event, and wake all waiters."""
+        """Set the event, and wake all waiters of all processes. Raises LocalProtocolError if the handle is closed."""
         self._object.set()
 
     def clear(self) -> None:
-        """Clear the event: :meth:`wait` waits again."""
+        """Clear the event: :meth:`wait` waits again. Raises LocalProtocolError if the handle is closed."""
         self._object.clear()
 
     def is_set(self) -> bool:
-        """Return True if the event is set."""
+        """Return True if the event is set. Raises LocalProtocolError if the handle is closed."""
         return bool(self._object.event() & 1)
 
     def _timeout_cause(self) -> str:
@@ -45,11 +45,11 @@ class Event(AsyncContextHandle, EventBase):
     """
 
     async def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait until the event is set, for at most ``timeout`` seconds, and return True.
+        """Wait until the event is set, for at most ``timeout`` seconds (None: no limit), and return True.
 
         A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed.
         """
         timeout = check_timeout(timeout)
         since = self._object.event()
@@ -63,11 +63,11 @@ class BlockingEvent(ThreadsOnly, EventBase):
     """A :class:`shmrpc.Event` whose :meth:`wait` blocks the thread that calls it."""
 
     def wait(self, timeout: float | None = None) -> Literal[True]:
-        """Wait until the event is set, for at most ``timeout`` seconds, and return True.
+        """Wait until the event is set, for at most ``timeout`` seconds (None: no limit), and return True.
 
         A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed.
         """
         self._wait_in_thread(self._object.wait_event, check_timeout(timeout))
         return True

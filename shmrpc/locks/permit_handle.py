@@ -17,7 +17,10 @@ class PermitHandle(Permits, Handle):
     """A handle of an object whose permits are acquired and released."""
 
     def locked(self) -> bool:
-        """Return True if an acquire would wait now, because no permit is free."""
+        """Return True if an acquire would wait now, because no permit is free.
+
+        Raises LocalProtocolError if the handle is closed.
+        """
         return self._locked()
 
     @classmethod
@@ -52,7 +55,9 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         ``timeout`` is in seconds; None waits without a limit. The holder of a lock is the task that calls this method,
         whichever task awaits it. So ``wait_for``, ``gather``, ``shield`` and ``create_task`` may run the coroutine.
 
-        Raises WaitTimeout, which names the holders, and WaitStopped after :meth:`stop`.
+        Raises WaitTimeout, which names the holders, WaitStopped after :meth:`stop`, and LocalProtocolError if the
+        handle is closed, or if the task holds the lock and it is not reentrant. The caller calls :meth:`release` in the
+        same task.
         """
         acquiring = self._acquire_for(self._owner(), check_timeout(timeout))
         # Python's warning of a coroutine that was never awaited shows this name.
@@ -62,7 +67,8 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
     async def _acquire_for(self, owner: int, timeout: float | None) -> Literal[True]:
         """Wait for a permit, acquire it on behalf of a task or thread, and return True.
 
-        Raises WaitTimeout and WaitStopped.
+        ``owner``: the number of that task or thread, from ``_owner()``; 0 for a semaphore. ``timeout`` is in seconds.
+        Raises WaitTimeout, WaitStopped and LocalProtocolError.
         """
         if self._try(owner, True) or self._regain():
             return True
@@ -75,5 +81,8 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         return True
 
     async def _enter(self, owner: int) -> None:
-        """Wait for a permit and acquire it, for an ``async with`` that has found none free."""
+        """Wait without a limit for a permit and acquire it, for an ``async with`` that has found none free.
+
+        The core calls this method by its name.
+        """
         await self._acquire_for(owner, None)

@@ -15,7 +15,10 @@ class SemaphoreBase(PermitHandle):
 
     @public_name("Semaphore")
     def __new__(cls, name: str, permits: int = 1) -> Self:
-        """Open the semaphore, and make it if no process has it open."""
+        """Open the semaphore, and make it, with all permits free, if no process has it open.
+
+        Raises TypeError or ValueError for a number of permits that is not from 1 to 65536.
+        """
         permits = check_count(f"semaphore {name!r}: permits", permits, 1, 65536)
         return cls._wrap(open_object(name, "semaphore", permits))
 
@@ -45,8 +48,10 @@ class Semaphore(SemaphoreBase, AsyncPermitHandle):
     methods of :class:`shmrpc.sync.Semaphore` block a thread. Waiters acquire permits in the order of their arrival; a
     caller that finds a permit free acquires it at once.
 
-    Raises NameConflict if the name is open as something else, SharedMemoryError if there is no room, and
-    LocalProtocolError if the directory of shared objects is not safe.
+    Raises NameConflict if the name is open as something else or with another number, SharedMemoryError if there is no
+    room, LocalProtocolError if the directory of shared objects is not safe, WaitTimeout if a stopped process is opening
+    or closing the object, RemoteProtocolError if another version of shmrpc has made it, and TypeError or ValueError for
+    an invalid name or number.
     """
 
 

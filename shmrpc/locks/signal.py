@@ -16,12 +16,12 @@ class SignalBase(Signals, ContextHandle):
 
     @public_name("Signal")
     def __new__(cls, name: str) -> Self:
-        """Open the signal, and make it if no process has it open."""
+        """Open the signal, and make it, with no signal pending, if no process has it open."""
         return cls._wrap(open_object(name, "signal", 0))
 
     @classmethod
     def _wrap(cls, shared_object: SharedObject) -> Self:
-        """Make a handle of a signal that this process has opened."""
+        """Make a handle of a signal that this process has opened. The handle closes the object."""
         handle = Signals.__new__(cls, shared_object)
         handle._bind(shared_object)
         return handle
@@ -45,7 +45,8 @@ class Signal(AsyncContextHandle, SignalBase):
     async def wait(self, timeout: float | None = None) -> Literal[True]:
         """Wait up to ``timeout`` seconds for a signal, consume it and return True. A cancelled call consumes none.
 
-        Raises WaitTimeout, and WaitStopped after :meth:`stop`.
+        ``timeout=None`` is no limit. Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the
+        handle is closed.
         """
         timeout = check_timeout(timeout)
         if not self._try():

@@ -13,7 +13,7 @@ MAX_ITEMS: Final = (1 << 63) - 1
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return a timeout in seconds, at most as many as a timer can count; None for no limit.
+    """Return a timeout in seconds as a float, at most 1e8, which any timer can count; None for no limit.
 
     Raises TypeError if the timeout is no number, and ValueError if it is negative or NaN.
     """
@@ -26,7 +26,7 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def check_item_count(count: int) -> int:
-    """Return a number of items, at most as many as the core can count.
+    """Return a number of items, 1 or more; a number above MAX_ITEMS is replaced by MAX_ITEMS.
 
     Raises TypeError if the number is no integer, and ValueError if it is below 1.
     """

@@ -32,7 +32,10 @@ _OPENERS: Final = {"semaphore": "Semaphore", "lock": "Lock", "event": "Event", "
 
 
 def warn_of_discarded_items() -> None:
-    """Log a warning for each queue that this process closed as its last member while items waited in the queue."""
+    """Log a warning for each queue that this process closed as its last member while items waited in the queue.
+
+    Each queue is reported once.
+    """
     for name, count in SharedObject.take_dropped():
         items = "1 item that waited is" if count == 1 else f"{count} items that waited are"
         _log.warning(
@@ -50,10 +53,13 @@ atexit.register(SharedObject.leave_all)  # atexit calls this one first.
 def open_object(name: str, kind: str, amount: int, bounds: tuple[int, int] = (0, 0), raw: bool = False) -> SharedObject:
     """Open a shared object, and make the object if it has no members.
 
-    ``amount``: permits of a semaphore or bytes of memory. ``bounds``: further limits, which depend on the kind.
-    ``raw``: True if items are bytes.
+    ``amount``: permits of a semaphore or bytes of memory; 0 for a kind without an amount. ``bounds``: further limits,
+    which depend on the kind. ``raw``: True if items are bytes.
 
-    Raises NameConflict, SharedMemoryError and LocalProtocolError, and ValueError if the name cannot be one.
+    Raises NameConflict if the name is open as something else, SharedMemoryError if there is no room, LocalProtocolError
+    if the directory is not safe or the object belongs to another user, RemoteProtocolError if this version of shmrpc
+    cannot use the memory, WaitTimeout if a process that opens or closes the object does not finish within 5 seconds,
+    and TypeError or ValueError if the name cannot be one.
     """
     return SharedObject(name, lock_files.choose_lock_file(name), kind, amount, bounds, raw)
 
@@ -100,7 +106,7 @@ class Handle(HideRenamed, NotCopyable):
 
     @classmethod
     def _wrap(cls, shared_object: SharedObject) -> Self:
-        """Make a handle of an object that this process has opened."""
+        """Make a handle of an object that this process has opened. The handle closes the object."""
         handle = object.__new__(cls)
         handle._bind(shared_object)
         return handle
@@ -119,7 +125,8 @@ class Handle(HideRenamed, NotCopyable):
         """Close the handle. Idempotent.
 
         When a process closes its last handle of an object, the process leaves the object and gives back what it holds.
-        When the last process leaves, the object is deleted. Waits of the handle end with LocalProtocolError.
+        When the last process leaves, the object is deleted. Waits of the handle, and later operations on it, raise
+        LocalProtocolError. Any thread may call this.
         """
         self._object.close()
         for queues in self._wait_queues.values():
@@ -127,11 +134,15 @@ class Handle(HideRenamed, NotCopyable):
                 queue.close()
 
     def stop(self) -> None:
-        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`."""
+        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`.
+
+        An operation that need not wait still succeeds. Any thread may call this. Raises LocalProtocolError if the
+        handle is closed.
+        """
         self._object.stop(True)
 
     def resume(self) -> None:
-        """Let this handle wait again after :meth:`stop`."""
+        """Let this handle wait again after :meth:`stop`. Raises LocalProtocolError if the handle is closed."""
         self._object.stop(False)
 
     def __repr__(self) -> str:
@@ -157,6 +168,8 @@ class Handle(HideRenamed, NotCopyable):
         """Return the running loop's queue for a wait set of the object; the first call makes the queue.
 
         ``kind``: the class of the queue, the same in each call for a wait set.
+
+        Raises LocalProtocolError if no loop is running.
         """
         loop = running_loop()
         queues = self._wait_queues.setdefault(loop, {})
@@ -176,7 +189,7 @@ class Handle(HideRenamed, NotCopyable):
     ) -> None:
         """Wait in the loop until ``attempt()`` returns True: see :meth:`WaitQueue.wait`.
 
-        Raises WaitTimeout and WaitStopped.
+        Raises WaitTimeout, WaitStopped, LocalProtocolError if the handle is closed, and what ``attempt`` raises.
         """
         if not await self._wait_queue(wait_set, WaitQueue).wait(attempt, undo, timeout, insist):
             self._raise_timeout(timeout, wait_set)
@@ -184,7 +197,10 @@ class Handle(HideRenamed, NotCopyable):
     def _wait_in_thread(
         self, wait: Callable[[float | None], bool | None], timeout: float | None, wait_set: int = 0
     ) -> None:
-        """Block the thread in ``wait(timeout)`` of the core. Raises WaitTimeout and WaitStopped if the wait fails."""
+        """Block the thread in ``wait(timeout)`` of the core.
+
+        Raises WaitTimeout if that returns False, WaitStopped if it returns None, and what it raises.
+        """
         waited = wait(timeout)
         if not waited:
             self._raise_wait_failed(waited, timeout, wait_set)
@@ -196,7 +212,7 @@ class Handle(HideRenamed, NotCopyable):
         self._raise_timeout(timeout, wait_set)
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise WaitTimeout, whose text has the cause and the holders of permits."""
+        """Raise WaitTimeout, whose text has the cause and the holders of permits. ``timeout`` is not None here."""
         text = f"{self._timeout_cause()} within {timeout:g} s{self._describe_holders()}"
         raise WaitTimeout(f"{self._object.kind} {self.name!r}: {text}")
 
@@ -205,7 +221,10 @@ class Handle(HideRenamed, NotCopyable):
         raise NotImplementedError
 
     def _describe_holders(self) -> str:
-        """Return the text that names the processes that hold permits, or an empty one."""
+        """Return the text that names the processes that hold permits, or an empty one.
+
+        Raises LocalProtocolError if the handle is closed.
+        """
         holders = []
         for pid, _, held in self._object.report()["members"]:
             if held:

@@ -19,7 +19,8 @@ def choose_lock_file(name: str) -> str:
     The file is in the directory where the object has members. If the object has none, the file is in the directory
     where this process makes objects.
 
-    Raises LocalProtocolError if the directory is not safe, and ValueError if the name cannot be one.
+    Raises LocalProtocolError if the directory is not safe, TypeError or ValueError if the name cannot be one, and the
+    errors of inspecting an object.
     """
     runtime_dir.check_name(name, "name")
     own = _lock_file(runtime_dir.directory(), name)
@@ -30,7 +31,10 @@ def choose_lock_file(name: str) -> str:
 
 
 def list_lock_files(name: str) -> list[str]:
-    """Return the paths at which the lock file of an object may be."""
+    """Return the paths at which the lock file of an object may be, one in each directory; the files need not exist.
+
+    Raises the errors of :func:`choose_lock_file`.
+    """
     runtime_dir.check_name(name, "name")
     return [_lock_file(directory, name) for directory in runtime_dir.directories()]
 
@@ -44,7 +48,10 @@ def list_watched_directories() -> list[str]:
 
 
 def list_names() -> list[tuple[str, str]]:
-    """Return the names that have a lock file, each with the path of the file. Their objects may have no members."""
+    """Return the names that have a lock file, each with the path of the file. Their objects may have no members.
+
+    Raises LocalProtocolError if the directory of this user's objects is not safe.
+    """
     found = []
     for directory in runtime_dir.directories():
         found += [(name, _lock_file(directory, name)) for name in sorted(names_of(SHARED, os.listdir(directory)))]

@@ -9,7 +9,7 @@ class NotCopyable:
     """An object that ``copy`` and ``pickle`` refuse, with an error that names the remedy."""
 
     def _copy_remedy(self) -> tuple[str, str]:
-        """Return a description of the object, and the remedy for an attempt to copy the object."""
+        """Return a description of the object, and the remedy for an attempt to copy it, for the text of the error."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

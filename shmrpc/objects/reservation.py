@@ -17,47 +17,59 @@ _R = TypeVar("_R", _core.Reservation, _core.PendingRecords)
 
 
 class _Handle(Protocol):
-    """A queue or a topic, as a reservation needs it."""
+    """A queue or a topic, as a reservation needs it: open, with the codec of its values."""
 
     _object: _core.SharedObject
     _codec: Codec
 
     def _check_can_reserve(self) -> None:
-        """Raise an error if no memory can be reserved, for example because the handle is closed."""
+        """Raise an error if no memory can ever be reserved, for example because the handle is closed."""
 
     def _encode_error(self, error: Exception) -> Exception:
-        """Return the error for a value that cannot be encoded."""
+        """Return the exception to raise for ``error``, which encoding has raised: an EncodeError, or ``error``."""
         raise NotImplementedError
 
 
 class _AsyncHandle(_Handle, Protocol[_R]):
-    async def _yield_if_due(self) -> None: ...
+    async def _yield_if_due(self) -> None:
+        """Yield to the event loop if the handle has kept it for long."""
+
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _R | None:
-        """Wait for memory, and return it; None if the value is so small that it is copied instead."""
+        """Wait for memory, and return it; None if the value is so small that it is copied instead.
+
+        Raises the errors of a failed wait.
+        """
 
     async def _commit(self, reservation: _R, timeout: float | None) -> None:
-        """Put or publish what was reserved."""
+        """Put or publish what was reserved, after waiting for room. Raises the errors of a failed wait."""
 
     async def _send_copy(self, value: Any, timeout: float | None) -> None:
-        """Put or publish a copy of a value."""
+        """Put or publish a copy of a value, after waiting for room. Raises the errors of a failed wait."""
 
 
 class _BlockingHandle(_Handle, Protocol[_R]):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _R | None:
-        """Wait for memory, and return it; None if the value is so small that it is copied instead."""
+        """Wait for memory, and return it; None if the value is so small that it is copied instead.
+
+        Raises the errors of a failed wait.
+        """
 
     def _commit(self, reservation: _R, timeout: float | None) -> None:
-        """Put or publish what was reserved."""
+        """Put or publish what was reserved, after waiting for room. Raises the errors of a failed wait."""
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
-        """Put or publish a copy of a value."""
+        """Put or publish a copy of a value, after waiting for room. Raises the errors of a failed wait."""
 
 
 _H = TypeVar("_H", bound=_Handle)
 
 
 class _ReservationBase(Generic[_H, _R]):
-    """Memory for one item or message, from the beginning to the end of a block."""
+    """Memory for one item or message, from the beginning to the end of a block.
+
+    An object is for one block. A block that raises puts or publishes nothing. ``timeout`` is the longest wait in
+    seconds, None for no limit: once for the memory, and once more for room at the end.
+    """
 
     def __init__(
         self,
@@ -78,8 +90,8 @@ class _ReservationBase(Generic[_H, _R]):
         """Return the number of bytes to reserve, and the encoded value without the array's bytes (None for raw bytes).
 
         If the value is too small to be reserved, sets ``_array`` to an array that is copied later, and returns None.
-        Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, and the
-        errors of ``_check_can_reserve()``.
+        Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, what NumPy
+        raises for an invalid shape or dtype, and the errors of ``_check_can_reserve()``.
         """
         handle = self._handle
         handle._check_can_reserve()
@@ -123,13 +135,13 @@ class _ReservationBase(Generic[_H, _R]):
         return np.ndarray(self._shape, self._dtype, memoryview(reservation))
 
     def _give_up(self) -> None:
-        """Free the memory, unless it was put or published."""
+        """Free the memory, unless it was put or published. Idempotent."""
         if self._reservation is not None:
             self._reservation.give_up()
 
 
 class AsyncReservation(NotForWith, _ReservationBase[_AsyncHandle[_R], _R]):
-    """A reservation of a handle for event loops: ``async with``."""
+    """A reservation of a handle for event loops: ``async with`` waits for memory, and at the end puts or publishes."""
 
     def _kind_and_factory(self) -> tuple[str, str]:
         """Return a description of the reservation, and the name of the function that opens its object."""
@@ -162,7 +174,7 @@ class AsyncReservation(NotForWith, _ReservationBase[_AsyncHandle[_R], _R]):
 
 
 class BlockingReservation(_ReservationBase[_BlockingHandle[_R], _R]):
-    """A reservation of a handle for threads: ``with``."""
+    """A reservation of a handle for threads: ``with`` waits for memory, and at the end puts or publishes."""
 
     def __enter__(self) -> Any:
         needed = self._prepare()

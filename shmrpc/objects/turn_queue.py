@@ -28,7 +28,7 @@ class TurnQueue(WaitQueue):
     _poll_timer: asyncio.TimerHandle | None = None
 
     def poll_in(self, seconds: float) -> None:
-        """Poll after ``seconds``, instead of at the time that an earlier call has set."""
+        """Poll after ``seconds``, instead of at the time that an earlier call has set. Call on the loop's thread."""
         if self._poll_timer is not None:
             self._poll_timer.cancel()
         self._poll_timer = self._loop.call_later(seconds, self.poll)
@@ -46,7 +46,8 @@ class TurnQueue(WaitQueue):
         ``may_succeed()`` returns True if an attempt is worthwhile, and so does ``spin()``, which polls for a moment.
         ``wake_other()`` wakes a waiter of another process when a task that has the turn fails.
 
-        Raises WaitStopped, and what ``attempt`` raises; QueueBusy only at the end of the timeout.
+        Without a limit (None), QueueBusy of ``attempt`` is retried forever; otherwise it is raised only at the end of
+        the timeout. Raises WaitStopped, LocalProtocolError if the object is closed, and what else ``attempt`` raises.
         """
 
         def take_turn() -> bool:

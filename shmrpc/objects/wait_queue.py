@@ -42,7 +42,8 @@ class WaitQueue:
     """The tasks of a loop that wait in the same wait set, in the order of their arrival.
 
     All of them share one slot in the wait set of the object, among the sleepers of all processes. When the doorbell of
-    that slot rings, the loop makes the attempt of the first task on its behalf.
+    that slot rings, the loop makes the attempt of the first task on its behalf. Only ``close()`` may be called in
+    another thread than the loop's.
     """
 
     def __init__(self, shared_object: SharedObject, wait_set: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,10 +68,11 @@ class WaitQueue:
     ) -> bool:
         """Wait until ``attempt()``, or ``insist()`` once the task has waited for long, returns True.
 
-        Returns False if the timeout, in seconds, is over before. If the task is cancelled after a successful attempt,
-        ``undo()`` gives back what it has acquired.
+        Returns False if the timeout, in seconds (None: no limit), is over before. If the task is cancelled after a
+        successful attempt, ``undo()`` gives back what it has acquired.
 
-        Raises WaitStopped, and what ``attempt`` raises.
+        The loop calls ``attempt``, not the task. Raises WaitStopped, what ``attempt`` raises, LocalProtocolError if the
+        object is closed, and SharedMemoryError if the wait set is full.
         """
         waiter = _Waiter(self._loop.create_future(), attempt, insist or attempt, time.monotonic())
         self._waiting.append(waiter)
@@ -92,7 +94,10 @@ class WaitQueue:
                 self._wake_up()
 
     def poll(self) -> None:
-        """Make the attempts of the waiting tasks in order, until one fails. An unexpected error ends all waits."""
+        """Make the attempts of the waiting tasks in order, until one fails. Does nothing before the first wait.
+
+        An error of an attempt ends the wait of its task; a corrupt slot ends all waits with its error.
+        """
         if self._sleeper is None:
             return
         try:
@@ -122,7 +127,10 @@ class WaitQueue:
             future.set_result(False)
 
     def _fall_asleep(self) -> None:
-        """Enter the wait set, listen to the doorbell, and make the first attempts."""
+        """Enter the wait set, listen to the doorbell, and make the first attempts.
+
+        Raises LocalProtocolError if the object is closed, and SharedMemoryError if the wait set is full.
+        """
         self._object.prepare()
         if self._sleeper is None:
             self._sleeper = self._object.sleeper(self._wait_set)
@@ -187,7 +195,10 @@ class WaitQueue:
             self._sleeper.draw_ticket()  # The next task came later than the one that was served.
 
     def _serve_first(self) -> bool:
-        """Make the attempt of the first task. Return False if the attempt failed, or if no task waits."""
+        """Make the attempt of the first task. Return False if the attempt failed, or if no task waits.
+
+        An error, and WaitStopped after ``stop()``, ends the wait of that task, and returns True.
+        """
         while self._waiting and self._waiting[0].future.done():
             self._waiting.popleft()
         if not self._waiting:
@@ -208,7 +219,7 @@ class WaitQueue:
         return True
 
     def _release_slot(self) -> None:
-        """Release the slot in the wait set and its doorbell, unless tasks wait."""
+        """Release the slot in the wait set and its doorbell, unless tasks wait. Idempotent."""
         if self._sleeper is not None and not self._is_asleep:
             self._stop_listening()
             if self._linger_timer is not None:

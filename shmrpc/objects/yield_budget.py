@@ -24,7 +24,7 @@ class LoopYielder:
         return YieldBudget()
 
     async def _yield_to_loop(self) -> None:
-        """Yield to the loop, unless the loop has run since the last budget began; then begin a new budget."""
+        """Begin a new budget; yield to the loop before, unless it has run since the last budget began."""
         if self._has_budget:
             await asyncio.sleep(0)
         self._has_budget = True

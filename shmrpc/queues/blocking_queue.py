@@ -35,14 +35,15 @@ _T = TypeVar("_T")
 class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     """A :class:`shmrpc.Queue` whose methods block the thread that calls them, as those of ``queue.Queue`` do.
 
-    Any number of threads may use it. ``for`` gets items until the queue is shut down and empty. Waits raise the errors
-    of :class:`shmrpc.Queue`.
+    Any number of threads may use it. ``for`` gets items until the queue is shut down and empty. ``with`` closes the
+    handle. Waits raise the errors of :class:`shmrpc.Queue`. If a signal handler raises during a wait, no item is lost.
     """
 
     def put(self, item: Any, block: bool | float | None = True, timeout: float | None = None) -> None:
         """Put an item; wait while there is no room. Raises ValueError at once for an item that is too large.
 
-        With ``block=False`` this is :meth:`put_nowait`. A number in the place of ``block`` is the timeout.
+        With ``block=False`` this is :meth:`put_nowait`. A number in the place of ``block`` is the timeout in seconds; a
+        timeout of None is no limit. Raises QueueFull after the timeout, QueueShutDown and EncodeError.
         """
         if block is not True:
             if block is False or (timeout is not None and not block):
@@ -59,7 +60,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return None
 
     def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
-        """Put items that stay together; wait until there is room for all of them."""
+        """Put items that stay together, all or none; wait until there is room for all of them.
+
+        Raises ValueError at once for items for which there can never be room, and TypeError for a str or bytes.
+        """
         check_many("put_many()", items)
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -75,7 +79,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def get(self, block: bool | float | None = True, timeout: float | None = None) -> Any:
         """Wait for an item, remove it and return it.
 
-        With ``block=False`` this is :meth:`get_nowait`. A number in the place of ``block`` is the timeout.
+        With ``block=False`` this is :meth:`get_nowait`. A number in the place of ``block`` is the timeout in seconds; a
+        timeout of None is no limit. Raises QueueEmpty after the timeout, QueueShutDown once the queue is shut down and
+        empty, and DecodeError for an item that cannot be read, which is then lost.
         """
         if block is not True:
             if block is False or (timeout is not None and not block):
@@ -97,7 +103,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
         """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
-        Returns fewer if they have many bytes: about 256 KiB at once. A large item comes alone.
+        Does not wait for more than one. Returns fewer if they have many bytes: about 256 KiB at once. A large item
+        comes alone.
         """
         return self._get_items(check_item_count(max_items), check_timeout(timeout))
 
@@ -105,7 +112,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Wait for items, remove and return them. If a signal handler raises meanwhile, put them back.
 
         The core appends the items to a list of this function, so that none is lost between the core and the ``return``.
-        Raises QueueEmpty and WaitStopped.
+        Raises QueueEmpty, QueueShutDown, QueueBusy, WaitStopped and DecodeError.
         """
         got: list[Any] = []
         try:
@@ -122,7 +129,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return got
 
     def _wait_for_items(self, got: list[Any], max_items: int, timeout: float | None) -> None:
-        """Block the thread until the core has appended items to ``got``. Raises QueueEmpty and WaitStopped."""
+        """Block the thread until the core has appended items to ``got``.
+
+        Raises QueueEmpty, QueueShutDown, QueueBusy, WaitStopped and DecodeError.
+        """
 
         def wait(left: float | None) -> bool | list[Any] | None:
             waited = self._native.wait_into(got, max_items, left)
@@ -142,9 +152,9 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return self.get_many_nowait(1)[0]
 
     def get_many_nowait(self, max_items: int = 256) -> list[Any]:
-        """Remove up to ``max_items`` items that follow each other, and return them.
+        """Remove up to ``max_items`` items that follow each other, and return them, at least one.
 
-        Raises as :meth:`get_nowait` does.
+        Returns fewer if they have many bytes, or if one that cannot be read follows. Raises as :meth:`get_nowait` does.
         """
         got: list[Any] = []
         max_items = check_item_count(max_items)
@@ -160,7 +170,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> Claim:
         """Wait for an item and claim it: ``with q.claim() as c``, or ``c = q.claim()``, then ``c.ack()``.
 
-        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again.
+        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again; None: never.
+        Raises SharedMemoryError if the queue has too many claims.
         """
         return self._claim(check_timeout(timeout), check_lease_timeout(lease_timeout), None)
 
@@ -168,7 +179,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Claim one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
         End each claim by ack() or nack(), in any thread, or let its lease expire: the next claim comes only then. A
-        claimed item may return, so the queue is not empty for this iterator until all claims have ended.
+        claimed item may return, so the queue is not empty for this iterator until all claims have ended. A step blocks
+        the thread, and raises WaitStopped, LocalProtocolError and SharedMemoryError as :meth:`claim` does.
         """
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
@@ -209,19 +221,25 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Make an array in the queue's memory, and put it at the end of the block: ``with q.reserve(...) as a``.
 
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
-        a memoryview of ``shape`` bytes.
+        a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
+        the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
+        cannot be sent.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until all items that were put are done. Raises WaitTimeout and WaitStopped."""
+        """Wait until all items that were put are done: acknowledged, marked by :meth:`task_done`, dropped or dead.
+
+        Raises WaitTimeout and WaitStopped.
+        """
         timeout = check_timeout(timeout)
         self._wait_in_thread(functools.partial(self._retry_while_busy, self._native.wait_done), timeout, DONE)
 
     def _retry_while_busy(self, wait: Callable[[float | None], _T], timeout: float | None) -> _T:
         """Return the result of ``wait(seconds_left)``. Call it again if a stopped process blocks the queue.
 
-        Also call it again after an empty list. Raises QueueBusy at the end of the timeout.
+        ``seconds_left`` is None without a timeout. Also call it again after an empty list. Raises QueueBusy at the end
+        of the timeout, and what ``wait`` raises.
         """
         end = end_of_wait(timeout)
         while True:
@@ -242,14 +260,18 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return self._retry_while_busy(lambda _: put(argument), timeout)
 
     def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull and WaitStopped."""
+        """Block until there is room, and put items or a reservation.
+
+        Raises QueueFull, QueueShutDown, QueueBusy and WaitStopped.
+        """
         self._wait_in_thread(functools.partial(self._retry_while_busy, pending.wait), timeout, ROOM)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Put a value that was too small to be reserved, as :meth:`put` does."""
         self.put(value, timeout=timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        """Wait for memory, and return it.
+        """Block until there is memory, and return it.
 
         Raises QueueFull and WaitStopped, and QueueBusy if a stopped process blocks it.
         """
@@ -261,12 +283,13 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         return reservation
 
     def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
+        """Put what was reserved, after waiting for room. Raises QueueFull, QueueShutDown and WaitStopped."""
         self._put_when_room(reservation, timeout)
 
     def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
-        """Wait for an item, and claim it. Raises QueueEmpty and WaitStopped.
+        """Wait for an item, and claim it. Raises QueueEmpty, QueueShutDown, WaitStopped and SharedMemoryError.
 
-        ``outstanding``: the claims of the iterator, if any.
+        ``lease``: seconds; 0 for none. ``outstanding``: the claims of the iterator, to which this one is added, if any.
         """
         claim = None
         with contextlib.suppress(QueueBusy):
@@ -300,5 +323,8 @@ def blocking_queue(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingQueue:
-    """Open a queue as :func:`shmrpc.queue` does, with methods that block the thread that calls them."""
+    """Open a queue as :func:`shmrpc.queue` does, with methods that block the thread that calls them.
+
+    Raises the same errors.
+    """
     return BlockingQueue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

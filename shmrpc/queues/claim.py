@@ -20,7 +20,8 @@ class Claim(HideRenamed, NotCopyable):
 
     ``ack()`` ends the claim and removes the item. ``nack()`` makes the item the first one of the queue again, and
     so does the death of this process, or the end of the last reference to the claim. Any thread may call both. A
-    ``with`` block acknowledges the claim at its end, or calls ``nack()`` if it raises.
+    ``with`` block acknowledges the claim at its end, or calls ``nack()`` if it raises; it does nothing if the claim has
+    ended. Both raise QueueBusy if a stopped process blocks the queue for a second: the claim then stays.
     """
 
     #: Called once the claim has ended. None at first, because a signal handler may raise before ``of()`` sets it.
@@ -49,7 +50,8 @@ class Claim(HideRenamed, NotCopyable):
     def value(self) -> Any:
         """The item. Arrays in it are read-only views of the queue's memory, and stay valid after the claim has ended.
 
-        Raises LocalProtocolError once the claim has ended.
+        The first use reads the item. Raises LocalProtocolError once the claim has ended, and DecodeError for an item
+        that cannot be read, which stays claimed.
         """
         if not self._claim.is_held:
             raise LocalProtocolError(f"queue {self._queue_name!r}: the claim has ended; take its value before")
@@ -57,7 +59,7 @@ class Claim(HideRenamed, NotCopyable):
 
     @property
     def redelivered(self) -> bool:
-        """True if the item was delivered before, and returned to the queue."""
+        """True if the item was delivered before this claim, and returned to the queue."""
         return self._claim.deliveries > 1
 
     @property
@@ -81,7 +83,7 @@ class Claim(HideRenamed, NotCopyable):
         give_back = RenamedMethod("nack()")
 
     def nack(self) -> None:
-        """End the claim, and make the item the first one of the queue.
+        """End the claim, and make the item the first one of the queue, or a dead letter after ``max_deliveries``.
 
         Raises StaleClaim if the claim had ended before.
         """

@@ -11,10 +11,10 @@ _UNENCODABLE = (*UNSENDABLE, BufferError)
 
 
 def item_encode_error(queue: str, error: Exception, index: int | None = None) -> Exception:
-    """Return the EncodeError for an item whose encoding has raised ``error``.
+    """Return the EncodeError, caused by ``error``, for an item whose encoding has raised ``error``.
 
-    ``index`` is the item's position in ``put_many()``. Returns ``error`` itself if encoding raises no such errors, or a
-    signal handler has raised it.
+    ``index`` is the item's position in ``put_many()``, None for a single item. Returns ``error`` itself if encoding
+    raises no such errors, or a signal handler has raised it.
     """
     if not is_unsendable(error, _UNENCODABLE):
         return error
@@ -25,7 +25,7 @@ def item_encode_error(queue: str, error: Exception, index: int | None = None) ->
 
 
 def item_decode_error(queue: str, error: Exception, number: int | None = None) -> Exception:
-    """Return the DecodeError for an item whose decoding has raised ``error``.
+    """Return the DecodeError, caused by ``error``, for an item whose decoding has raised ``error``.
 
     ``number`` is the item's position in the queue; None for an item that was removed. Returns ``error`` itself if
     decoding raises no such errors, or a signal handler has raised it.

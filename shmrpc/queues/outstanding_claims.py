@@ -43,7 +43,7 @@ class OutstandingClaims:
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def add(self) -> Callable[[], None]:
-        """Add a new claim; return the function to call when the claim ends."""
+        """Add a new claim; return the function to call when the claim ends, in any thread, also more than once."""
         number = self._last_number = self._last_number + 1
         self._expiries[number] = time.monotonic() + self._lease
 
@@ -63,12 +63,12 @@ class OutstandingClaims:
         return len(self._expiries) >= self._limit
 
     def next_expiry(self) -> float | None:
-        """Return the seconds until the first lease expires; None if no lease will."""
+        """Return the seconds until the first lease expires, at least 0; None if no lease will."""
         first = min(self._expiries.values(), default=math.inf)
         return None if first == math.inf else max(0.0, first - time.monotonic())
 
     def remember_last(self, claim: object) -> None:
-        """Remember the claim that the iterator is about to hand out."""
+        """Remember the claim that the iterator is about to hand out, without keeping the claim alive."""
         self._last = weakref.ref(claim)
 
     def warn_of_forgotten_claim(self, queue: str) -> None:

@@ -38,9 +38,11 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     Its methods are those of ``asyncio.Queue``, with a ``timeout`` in seconds, and a few more. ``async for`` gets items
     until the queue is shut down and empty. ``async with`` closes the handle at the end.
 
-    A wait raises QueueEmpty or QueueFull if the timeout is over, or QueueBusy if a stopped process blocks the queue
-    then; QueueShutDown, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed. An item that
-    cannot be sent raises EncodeError, and one that cannot be read DecodeError. A cancelled wait has put or got nothing.
+    A wait raises QueueEmpty or QueueFull if the timeout is over (None: no limit; 0: one attempt), or QueueBusy if a
+    stopped process blocks the queue then; QueueShutDown, WaitStopped after :meth:`stop`, and LocalProtocolError if the
+    handle is closed. An item that cannot be sent raises EncodeError, and one that cannot be read DecodeError: get() has
+    lost it then. A cancelled wait has put or got nothing. An invalid argument raises TypeError or ValueError. Methods
+    that do not wait raise QueueBusy and LocalProtocolError in the same cases.
     """
 
     @functools.cached_property
@@ -63,7 +65,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             await self._put_when_room(pending, timeout)
 
     async def put_many(self, items: Iterable[Any], timeout: float | None = None) -> None:
-        """Put items that stay together; wait until there is room for all of them."""
+        """Put items that stay together, all or none; wait until there is room for all of them.
+
+        Raises ValueError at once for items for which there can never be room, and TypeError for a str or bytes.
+        """
         check_many("put_many()", items)
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -79,7 +84,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             await self._put_when_room(pending, timeout)
 
     async def get(self, timeout: float | None = None) -> Any:
-        """Wait for an item, remove it and return it."""
+        """Wait for an item, remove it and return it.
+
+        It counts as unfinished for :meth:`join` until :meth:`task_done`.
+        """
         if timeout is not None:
             timeout = check_timeout(timeout)
         try:
@@ -91,7 +99,8 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     async def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[Any]:
         """Wait for an item; remove it and those that follow, up to ``max_items`` in all, and return them.
 
-        Returns fewer if they have many bytes: about 256 KiB at once. A large item comes alone.
+        Does not wait for more than one. Returns fewer if they have many bytes: about 256 KiB at once. A large item
+        comes alone.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -106,7 +115,8 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     def claim(self, timeout: float | None = None, *, lease_timeout: float | None = None) -> PendingClaim:
         """Wait for an item and claim it: ``async with q.claim() as c``, or ``c = await q.claim()``, then ``c.ack()``.
 
-        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again.
+        ``lease_timeout``: seconds after which the claim ends by itself, and the item is delivered again; None: never.
+        Raises SharedMemoryError if the queue has too many claims.
         """
         return PendingClaim(self.name, self._claim(check_timeout(timeout), check_lease_timeout(lease_timeout), None))
 
@@ -114,7 +124,8 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         """Claim one item after the other, until the queue is shut down and empty; at most ``prefetch`` at a time.
 
         End each claim by ack() or nack(), in any task or thread, or let its lease expire: the next claim comes only
-        then. A claimed item may return, so the queue is not empty for this iterator until all claims have ended.
+        then. A claimed item may return, so the queue is not empty for this iterator until all claims have ended. A step
+        raises WaitStopped, LocalProtocolError and SharedMemoryError as :meth:`claim` does.
         """
         return self._claims(check_item_count(prefetch), check_lease_timeout(lease_timeout))
 
@@ -158,12 +169,17 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         """Make an array in the queue's memory, and put it at the end of the block: ``async with q.reserve(...) as a``.
 
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
-        a memoryview of ``shape`` bytes.
+        a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
+        the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
+        cannot be sent.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
     async def join(self, timeout: float | None = None) -> None:
-        """Wait until all items that were put are done. Raises WaitTimeout and WaitStopped."""
+        """Wait until all items that were put are done: acknowledged, marked by :meth:`task_done`, dropped or dead.
+
+        Raises WaitTimeout and WaitStopped.
+        """
         timeout = check_timeout(timeout)
         if not self._native.is_done():
             done = await self._try_in_turn(DONE, self._native.is_done, lambda: self._native.is_done() or None, timeout)
@@ -171,7 +187,11 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                 self._raise_timeout(timeout, DONE)
 
     async def _retry_while_busy(self, attempt: Callable[[], _T], timeout: float | None) -> _T:
-        """Retry an attempt while a stopped process blocks it; return its result. Raises QueueBusy after the timeout."""
+        """Retry an attempt while a stopped process blocks it; return its result.
+
+        Sleeps first, because the caller has just met QueueBusy. Raises QueueBusy after the timeout, and what
+        ``attempt`` raises.
+        """
         end = end_of_wait(timeout)
         while True:
             await asyncio.sleep(BUSY_RETRY_INTERVAL)
@@ -182,12 +202,13 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull and WaitStopped."""
+        """Wait for room, and put items or a reservation. Raises QueueFull, QueueShutDown and WaitStopped."""
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
 
     async def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Put a value that was too small to be reserved, as :meth:`put` does."""
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
@@ -215,9 +236,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return items
 
     async def _claim(self, timeout: float | None, lease: float, outstanding: OutstandingClaims | None) -> Claim:
-        """Wait for an item, and claim it. Raises QueueEmpty and WaitStopped.
+        """Wait for an item, and claim it. Raises QueueEmpty, QueueShutDown, WaitStopped and SharedMemoryError.
 
-        ``outstanding``: the claims of the iterator, if any.
+        ``lease``: seconds; 0 for none. ``outstanding``: the claims of the iterator, to which this one is added, if any.
         """
         if self._budget.is_spent():
             await self._yield_to_loop()
@@ -237,7 +258,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     ) -> _T | None:
         """Wait in the loop until ``attempt()`` returns a result, and return it; return None after the timeout.
 
-        Raises WaitStopped, and the errors of ``attempt``. After an attempt for room, wakes another waiter.
+        Raises WaitStopped, and the errors of ``attempt``. After a successful attempt for room, wakes another waiter.
         """
         wake_other = functools.partial(self._native.wake, wait_set == ROOM)
         spin = self._native.glance if wait_set == ITEMS else may_succeed
@@ -268,7 +289,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
 
 
 class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
-    """A wait for a claim, which a task awaits as a coroutine, or enters by ``async with``."""
+    """A wait for a claim, which a task awaits as a coroutine, or enters by ``async with``, once.
+
+    The end of ``async with`` acknowledges the claim, or calls ``nack()`` if the block raises.
+    """
 
     def __init__(self, name: str, claiming: Coroutine[Any, Any, Claim]) -> None:
         # Python's warning of a coroutine that was never awaited shows this name.
@@ -293,7 +317,7 @@ class PendingClaim(NotForWith, Coroutine[Any, Any, Claim]):
         return self._claiming.throw(*error)
 
     def close(self) -> None:
-        """End the wait without a claim."""
+        """End the wait without a claim. Does not end a claim that the wait has returned."""
         self._claiming.close()
 
     async def __aenter__(self) -> Claim:
@@ -318,13 +342,15 @@ def queue(
 ) -> Queue:
     """Open a queue, which all processes that open its name share, for asyncio. The first process makes it, empty.
 
-    ``maxsize``: the limit of waiting items; 0: none. ``max_memory``: the limit of their bytes, such as ``"64MiB"``; the
-    queue starts small and grows on demand. ``max_deliveries``: the number of deliveries without an acknowledgement
-    after which an item becomes a dead letter; 0: never. ``raw``: items are bytes, or any object with the buffer
-    protocol. All processes that open the name pass the same values. ``codec``: the encoding of values in this process,
-    as for calls.
+    ``maxsize``: the limit of waiting items; 0: none. ``max_memory``: the limit of their bytes, such as ``"64MiB"``,
+    from 64 KiB to 16 GiB; the queue starts small and grows on demand. ``max_deliveries``: the number of deliveries
+    without an acknowledgement after which an item becomes a dead letter; 0: never. ``raw``: items are bytes, or any
+    object with the buffer protocol. All processes that open the name pass the same values. ``codec``: the encoding of
+    values in this process, as for calls.
 
     Raises NameConflict if the name is open as something else or with other values, SharedMemoryError if there is no
-    room, and LocalProtocolError if the directory of shared objects is not safe.
+    room, LocalProtocolError if the directory of shared objects is not safe, WaitTimeout if a stopped process is opening
+    or closing the queue, RemoteProtocolError if another version of shmrpc has made it, and TypeError or ValueError for
+    an invalid argument.
     """
     return Queue._wrap(open_queue(name, maxsize, max_memory, max_deliveries, raw), codec)

@@ -33,7 +33,10 @@ _LONGEST_LEASE: Final = 1e9
 
 
 def open_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: int, raw: bool) -> _core.SharedObject:
-    """Open a queue, and make it if no process has it open. Raises TypeError and ValueError for invalid options."""
+    """Open a queue, and make it if no process has it open. The caller closes the object.
+
+    Raises TypeError and ValueError for invalid options, and the errors of :func:`open_object`.
+    """
     maxsize = check_count(f"queue {name!r}: maxsize", maxsize, 0, MAX_ITEMS)
     memory = check_bytes(f"queue {name!r}: max_memory", max_memory)
     max_deliveries = check_count(f"queue {name!r}: max_deliveries", max_deliveries, 0, MAX_ITEMS)
@@ -56,7 +59,11 @@ def check_lease_timeout(timeout: float | None) -> float:
 
 @public_class("shmrpc.DeadLetters", "queue.dead_letters", NotConstructible)
 class DeadLetters(NotCopyable):
-    """The dead letters of a queue: items that were delivered ``max_deliveries`` times and never acknowledged."""
+    """The dead letters of a queue: items that were delivered ``max_deliveries`` times and never acknowledged.
+
+    No method waits. All raise LocalProtocolError if the handle of the queue is closed, and QueueBusy if a stopped
+    process blocks the queue; those that return items raise DecodeError for one that cannot be read, which is then lost.
+    """
 
     def __init__(self, queue: QueueBase) -> None:
         self._queue = queue
@@ -84,7 +91,10 @@ class DeadLetters(NotCopyable):
         return got
 
     def claim_nowait(self) -> Claim:
-        """Claim the first dead letter. Only an acknowledgement removes it from the dead letters. Raises QueueEmpty."""
+        """Claim the first dead letter. Only an acknowledgement removes it from the dead letters.
+
+        The claim has no lease. Raises QueueEmpty, and SharedMemoryError if the queue has too many claims.
+        """
         claim = self._queue._native.claim_now(0.0, True)
         if claim is None:
             raise QueueEmpty(f"queue {self._queue.name!r} has no dead letters")
@@ -92,7 +102,10 @@ class DeadLetters(NotCopyable):
 
 
 class QueueBase(NotConstructible, Handle):
-    """The part of a queue that is the same in loops and in threads."""
+    """The part of a queue that is the same in loops and in threads.
+
+    Methods raise LocalProtocolError if the handle is closed, and QueueBusy if a stopped process blocks the queue.
+    """
 
     _constructor_name = "queue"
     _native: _core.Queue
@@ -104,7 +117,10 @@ class QueueBase(NotConstructible, Handle):
     @classmethod
     @closes_on_error
     def _wrap(cls, shared_object: _core.SharedObject, codec: CodecName = "msgspec") -> Self:
-        """Make a handle of a queue that this process has opened. Logs a warning if items are lost."""
+        """Make a handle of a queue that this process has opened, and close the object after an error.
+
+        Logs a warning if items are lost. Raises ValueError for an unknown codec.
+        """
         handle = super()._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values
@@ -132,6 +148,7 @@ class QueueBase(NotConstructible, Handle):
         self._native.check_may_put()
 
     def _encode_error(self, error: Exception) -> Exception:
+        """Return the exception to raise for an item whose encoding has raised ``error``."""
         return item_encode_error(self.name, error)
 
     @property
@@ -146,7 +163,7 @@ class QueueBase(NotConstructible, Handle):
 
     @property
     def raw(self) -> bool:
-        """True if its items are bytes."""
+        """True if its items are bytes, as opened with ``raw=True``."""
         return self._object.is_raw
 
     @property
@@ -160,7 +177,7 @@ class QueueBase(NotConstructible, Handle):
 
     @property
     def is_shutdown(self) -> bool:
-        """True if the queue is shut down, so that no item can be put."""
+        """True if the queue is shut down, so that no item can be put; waiting items can still be got."""
         return self._native.is_shut()
 
     @property
@@ -181,12 +198,19 @@ class QueueBase(NotConstructible, Handle):
         return 0 < self.maxsize <= self.qsize()
 
     def put_nowait(self, item: Any) -> None:
-        """Put an item. Raises QueueFull if there is no room, ValueError if the item is too large, and QueueShutDown."""
+        """Put an item. Raises QueueFull if there is no room, ValueError if there can never be room, and QueueShutDown.
+
+        Raises EncodeError if the item cannot be encoded. After an error nothing was put.
+        """
         if self._native.put_now(item) is not None:
             raise QueueFull(self._describe_full("now"))
 
     def put_many_nowait(self, items: Iterable[Any]) -> None:
-        """Put items that stay together: all, or none. Raises as :meth:`put_nowait` does."""
+        """Put items that stay together: all, or none.
+
+        Raises as :meth:`put_nowait` does, ValueError also for more than ``maxsize`` items, and TypeError for a str or
+        bytes in place of an iterable.
+        """
         check_many("put_many_nowait()", items)
         if self._native.put_many_now(items) is not None:
             raise QueueFull(self._describe_full("now"))
@@ -202,9 +226,9 @@ class QueueBase(NotConstructible, Handle):
         return item
 
     def get_many_nowait(self, max_items: int = 256) -> list[Any]:
-        """Remove up to ``max_items`` items that follow each other, and return them.
+        """Remove up to ``max_items`` items that follow each other, and return them, at least one.
 
-        Raises as :meth:`get_nowait` does.
+        Returns fewer if they have many bytes, or if one that cannot be read follows. Raises as :meth:`get_nowait` does.
         """
         items = self._native.get_many_now(check_item_count(max_items), False)
         if not items:
@@ -212,7 +236,11 @@ class QueueBase(NotConstructible, Handle):
         return items
 
     def claim_nowait(self, *, lease_timeout: float | None = None) -> Claim:
-        """Claim the first item. Raises as :meth:`get_nowait` does."""
+        """Claim the first item. ``lease_timeout``: seconds after which the claim ends by itself; None: no limit.
+
+        Raises QueueEmpty, QueueShutDown if the queue is shut down and empty, and SharedMemoryError if the queue has too
+        many claims.
+        """
         claim = self._native.claim_now(check_lease_timeout(lease_timeout), False)
         if claim is None:
             raise QueueEmpty(f"queue {self.name!r} is empty")
@@ -221,7 +249,8 @@ class QueueBase(NotConstructible, Handle):
     def peek(self, max_items: int = 1) -> list[WaitingItem]:
         """Return copies of the first items, at most ``max_items``, and leave the items in the queue.
 
-        Returns fewer if they have many bytes, about 256 KiB in all.
+        Returns fewer if they have many bytes, about 256 KiB in all, and none if the queue is empty, also once it is
+        shut down. An item that cannot be read has its error in ``error``.
         """
         return [
             WaitingItem(number, deliveries, size, not (value or error), value[0] if value else None, error)
@@ -231,7 +260,8 @@ class QueueBase(NotConstructible, Handle):
     def task_done(self, count: int = 1) -> None:
         """Mark ``count`` items that this process has got as done, for :meth:`join`. Claimed items need no such call.
 
-        The death of a process marks its items as done. Raises ValueError if this process has fewer unfinished items.
+        The death of a process marks its items as done. Raises ValueError, and marks none, if this process has fewer
+        unfinished items.
         """
         count = check_count(f"queue {self.name!r}: task_done(): count", count, 0)
         if not self._native.task_done(min(count, MAX_ITEMS)):
@@ -243,12 +273,13 @@ class QueueBase(NotConstructible, Handle):
     def shutdown(self, immediate: bool = False) -> None:
         """Shut the queue down for all processes: putting raises QueueShutDown, and so does getting once it is empty.
 
-        ``immediate``: drop the items that wait. Claimed items can still be acknowledged.
+        ``immediate``: drop the items that wait, and those whose claims end without an acknowledgement. Claimed items
+        can still be acknowledged. Idempotent; cannot be undone.
         """
         self._native.shut_down(immediate)
 
     def close(self) -> None:
-        """Close the handle. Idempotent. An iterator of claims ends with LocalProtocolError.
+        """Close the handle. Idempotent. Waits and iterators of claims end with LocalProtocolError.
 
         When the last process closes the queue, the queue is deleted, and the log ``shmrpc`` warns of items in it.
         """
@@ -257,7 +288,10 @@ class QueueBase(NotConstructible, Handle):
         warn_of_discarded_items()
 
     def stop(self) -> None:
-        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`."""
+        """End all waits of this handle, present and future ones, with WaitStopped, until :meth:`resume`.
+
+        Iterators of claims end so, too. Any thread may call this. Raises LocalProtocolError if the handle is closed.
+        """
         super().stop()
         self._wake_iterators()
 
@@ -266,7 +300,7 @@ class QueueBase(NotConstructible, Handle):
         resume_waits = RenamedMethod("resume()")
 
     def _wake_iterators(self) -> None:
-        """Have the iterators of claims check whether they may still wait."""
+        """Have the iterators of claims check whether they may still wait. Any thread may call this."""
         for wake in list(self._claim_wakers):
             wake()
 
@@ -286,7 +320,10 @@ class QueueBase(NotConstructible, Handle):
         )
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise QueueFull, QueueEmpty or, for join(), WaitTimeout; the text has counts and the holders of claims."""
+        """Raise QueueFull, QueueEmpty or, for join(), WaitTimeout; the text has counts and the holders of claims.
+
+        ``timeout`` is in seconds, and not None. Raises the errors of :meth:`stats` instead if that fails.
+        """
         stats = self.stats()
         if wait_set == ROOM:
             raise QueueFull(self._describe_full(f"for {timeout:g} s"))

@@ -71,7 +71,7 @@ class QueueStats:
 def describe_claim_holders(stats: QueueStats) -> str:
     """Return the text that names the processes with claims and counts the ended claims whose memory is in use.
 
-    The text is empty if there are neither.
+    The text continues a sentence, after "; ". It is empty if there are neither.
     """
     by_process: dict[int, int] = {}
     for each in stats.held:

@@ -21,7 +21,10 @@ class MemoryBase(ContextHandle):
 
     @public_name("Memory")
     def __new__(cls, name: str, size: int) -> Self:
-        """Open the memory; create it if no process has it open. Raises TypeError or ValueError for an invalid size."""
+        """Open the memory; create it, as zeros, if no process has it open.
+
+        Raises TypeError or ValueError for a size that is not from 1 byte to less than 64 GiB.
+        """
         size = check_whole(f"memory {name!r}: size", size, "a number of bytes")
         if not 1 <= size < 1 << 36:
             raise ValueError(f"memory {name!r}: expected a size of 1 byte to 64 GiB, got {size}")
@@ -30,7 +33,8 @@ class MemoryBase(ContextHandle):
     def close(self) -> None:
         """Close the memory. Idempotent.
 
-        With its last handle, this process leaves the memory. The pages are unmapped with the last view or array.
+        With its last handle, this process leaves the memory, and releases its lock. When the last process leaves, the
+        memory is deleted. The pages are unmapped with the last view or array. Also closes :attr:`lock`.
         """
         self.__dict__.pop("buf", None)  # This view must not keep the memory mapped.
         super().close()
@@ -55,8 +59,9 @@ class MemoryBase(ContextHandle):
     def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
         """Return a NumPy array of this shape and dtype over the memory, from byte ``offset`` on.
 
-        Raises ValueError if the array is not within the memory, if a length is negative, or if the dtype has Python
-        objects.
+        The array is writable, and shares the bytes with :attr:`buf`: no copy is made. Raises ValueError if the array is
+        not within the memory, if a length is negative, or if the dtype has Python objects; LocalProtocolError if the
+        memory is closed; and TypeError for what NumPy takes for no dtype or shape.
         """
         import numpy as np  # Programs without arrays do not need it.
 
@@ -86,7 +91,7 @@ class Memory(AsyncContextHandle, MemoryBase):
 
     @functools.cached_property
     def lock(self) -> Lock:
-        """The lock of this memory."""
+        """The lock of this memory, which all processes share, the same object each time. :meth:`close` closes it."""
         return Lock._wrap(self._object)
 
 
@@ -96,7 +101,7 @@ class BlockingMemory(ThreadsOnly, MemoryBase):
 
     @functools.cached_property
     def lock(self) -> BlockingLock:
-        """The lock of this memory."""
+        """The lock of this memory, which all processes share, the same object each time. :meth:`close` closes it."""
         return BlockingLock._wrap(self._object)
 
 
@@ -104,12 +109,16 @@ def memory(name: str, size: int) -> Memory:
     """Open ``size`` bytes that all processes share that open the same name; the first process creates them, as zeros.
 
     Raises NameConflict if the name is open as another kind of object or with another size, SharedMemoryError if there
-    is no room, and LocalProtocolError if the directory of shared objects is not safe.
+    is no room, LocalProtocolError if the directory of shared objects is not safe, TypeError or ValueError for an
+    invalid name or size, and WaitTimeout and RemoteProtocolError as :class:`Semaphore` does.
     """
     return Memory(name, size)
 
 
 @public_name("memory")
 def blocking_memory(name: str, size: int) -> BlockingMemory:
-    """Open ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits."""
+    """Open ``size`` bytes as :func:`shmrpc.memory` does, with a lock that blocks the thread that waits.
+
+    Raises the same errors.
+    """
     return BlockingMemory(name, size)

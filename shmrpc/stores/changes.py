@@ -23,7 +23,8 @@ _T = TypeVar("_T")
 class Changes(Generic[_T]):
     """The states of a container, from :func:`watch`: ``for`` in threads, ``async for`` in loops.
 
-    Each copy is made after the watch for the next change has begun, so that no change in between is missed.
+    Each copy is made after the watch for the next change has begun, so that no change in between is missed. Each
+    iterator is independent. Ends once the container is removed.
     """
 
     __slots__ = ("_proxy", "_store_context", "_timeout")
@@ -68,8 +69,9 @@ def watch(container: Any, timeout: float | None = None) -> Changes[Any]:
 
     ``container``: an object, a struct, a dict, a list, a set or the store itself; ``for`` in threads, ``async for`` in
     loops. Several changes between two steps yield one copy, of the latest state; the last state is always yielded, and
-    a state may be yielded twice. The iteration ends once the container is removed. Raises WaitTimeout if nothing
-    changes for ``timeout`` seconds, and TypeError for another kind of object.
+    a state may be yielded twice. The iteration ends once the container is removed. A step raises WaitTimeout if nothing
+    changes for ``timeout`` seconds (None: no limit), WaitStopped, and LocalProtocolError if the store is closed or
+    within a transaction. Raises TypeError at once for another kind of object.
     """
     proxy = container._root if isinstance(container, StoreBase) else container
     if not isinstance(proxy, SharedContainer):

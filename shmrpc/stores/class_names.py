@@ -17,7 +17,10 @@ def class_name(cls: type) -> str:
 
 
 def importable_name(cls: type) -> str:
-    """Return the name of a class, after checking that :func:`find_class` finds the class by it. Raises TypeError."""
+    """Return the name of a class, after checking that :func:`find_class` finds the class by it.
+
+    Raises TypeError if it finds no class or another one.
+    """
     name = class_name(cls)
     try:
         found = find_class(name)
@@ -32,7 +35,10 @@ def importable_name(cls: type) -> str:
 
 
 def find_class(name: str) -> Any:
-    """Return the class of this name. Import its module if necessary. Raises DecodeError if it cannot be found."""
+    """Return the class, or any other object, of this name. Import its module if necessary.
+
+    Raises DecodeError if it cannot be found, and what else the module raises while it is imported.
+    """
     module, _, qualname = name.partition(":")
     try:
         found: Any = sys.modules.get(module) or importlib.import_module(module)

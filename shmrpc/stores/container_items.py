@@ -36,12 +36,15 @@ def get_buffer(container: Any, key: Any) -> memoryview:
 
 
 def read_item(container: Any, key: Any) -> Any:
-    """Return an item of a container: a field of an object, or ``container[key]``."""
+    """Return an item of a container: a field of an object, or ``container[key]``.
+
+    Raises KeyError, IndexError or AttributeError if there is none, and ObjectDeleted.
+    """
     return getattr(container, key) if _is_record(container) else container[key]
 
 
 def write_item(container: Any, key: Any, value: Any) -> None:
-    """Set an item of a container: a field of an object, or ``container[key]``."""
+    """Set an item of a container: a field of an object, or ``container[key]``. Raises what the assignment raises."""
     if _is_record(container):
         setattr(container, key, value)
     else:
@@ -49,5 +52,5 @@ def write_item(container: Any, key: Any, value: Any) -> None:
 
 
 def _is_record(container: Any) -> bool:
-    """Return True if the items of a container are attributes: for all but stores, dicts, lists and structs."""
+    """Return True if the items of a container are attributes: for all values but stores, dicts, lists and structs."""
     return not isinstance(container, (StoreBase, SharedDict, SharedList, SharedStruct))

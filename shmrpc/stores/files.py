@@ -80,7 +80,10 @@ def _resolve_target(path: Path) -> Path:
 
 
 def _write_and_rename(target: Path, parts: Iterable[bytes | bytearray]) -> None:
-    """Write a temporary file beside the target, readable by this user alone, flush it, and rename it to the target."""
+    """Write a temporary file beside the target, readable by this user alone, flush it, and rename it to the target.
+
+    Raises OSError, after removing the temporary file.
+    """
     descriptor, written = _open_temporary(target)
     try:
         with open(descriptor, "wb") as file:
@@ -104,7 +107,8 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
     """Open a temporary file beside the target; return its descriptor and its path, None for a file without a name.
 
     A file without a name leaves nothing behind if this process is killed. Where the file system has no such files, the
-    file has a name, and is locked during the writing: see :func:`_remove_stale`.
+    file has a name, and is locked during the writing: see :func:`_remove_stale`. The caller closes the descriptor, and
+    renames or removes the file. Raises OSError.
     """
     try:
         descriptor = os.open(target.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
@@ -130,13 +134,16 @@ def _temporary_path(target: Path) -> Path:
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a temporary file, so that other processes do not remove it as stale."""
+    """Lock a temporary file, so that other processes do not remove it as stale. Closing the descriptor unlocks it.
+
+    Ignores an error.
+    """
     with contextlib.suppress(OSError):  # A file system without locks: no other process can lock it either.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove the temporary files of processes that were killed while they saved to the same file."""
+    """Remove the temporary files of processes that were killed while they saved to the same file. Ignores errors."""
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}{re.escape(_TEMPORARY_SUFFIX)}")
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
@@ -146,7 +153,7 @@ def _remove_stale(target: Path) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Remove a file. Raises OSError if another process has locked the file."""
+    """Remove a file. Raises OSError if another process has locked the file, or it cannot be opened or removed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ class _Store(Protocol):
     """A store, as its inbox needs it."""
 
     def _put(self, value: Any, is_back: bool = False, /) -> None:
-        """Add a message: as the last one, or as the first one if it was taken before (``is_back``)."""
+        """Add a copy of a message: as the last one, or as the first one if it was taken before (``is_back``)."""
 
     def _take(self, waits: bool = False, /) -> list[Any]:
         """Take the first message, and return it in a list, which is empty if there is none.
@@ -74,7 +74,7 @@ class InboxBase:
         self._store._put(value)
 
     def has_messages(self) -> bool:
-        """Return True if there is a message."""
+        """Return True if there is a message. Raises StoreBusy and LocalProtocolError."""
         return self._store._has_messages()
 
 
@@ -86,7 +86,9 @@ class Inbox(InboxBase):
     async def take(self, timeout: float | None = None) -> Any:
         """Remove the first message and return it; wait up to ``timeout`` seconds for one.
 
-        Also waits for the end of a transaction of another task of this loop. Raises WaitTimeout and WaitStopped.
+        Also waits for the end of a transaction of another task of this loop. A cancelled call takes none. Raises
+        WaitTimeout, WaitStopped, StoreBusy, DecodeError for a message that cannot be read, which stays, and
+        LocalProtocolError if the handle is closed.
         """
         timeout = check_timeout(timeout)
         got = self._store._take(True)
@@ -125,7 +127,8 @@ class BlockingInbox(InboxBase):
     def take(self, timeout: float | None = None) -> Any:
         """Remove the first message and return it; wait up to ``timeout`` seconds for one.
 
-        Raises WaitTimeout and WaitStopped.
+        Raises WaitTimeout, WaitStopped, StoreBusy, DecodeError for a message that cannot be read, which stays, and
+        LocalProtocolError if the handle is closed.
         """
         timeout = check_timeout(timeout)
         got: list[Any] = []
@@ -148,7 +151,10 @@ class BlockingInbox(InboxBase):
         return got[0]
 
     def _wait(self, end: float | None, timeout: float | None) -> None:
-        """Block until there is a message, at most until ``end``. Raises WaitTimeout and WaitStopped."""
+        """Block until there is a message, at most until ``end``, which was ``timeout`` seconds away; None: no limit.
+
+        Raises WaitTimeout and WaitStopped.
+        """
         waited = self._store._wait_for_message(seconds_left(end))
         if not waited:
             self._store._raise_no_message(waited, timeout)

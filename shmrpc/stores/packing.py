@@ -53,12 +53,15 @@ def builtin_base(cls: type) -> type | None:
 
 
 def builtin_value(value: Any, base: type) -> Any:
-    """Return an instance of a derived class as a value of its builtin base, even if the class overrides methods."""
+    """Return an instance of a derived class as a value of its builtin base, even if the class overrides methods.
+
+    ``base`` is a result of :func:`builtin_base`.
+    """
     return _BASES[base](value)
 
 
 def _extra_attributes(value: Any) -> list[str]:
-    """Return the names of the attributes that an instance of a derived class has besides its plain value."""
+    """Return the names of the attributes and slots that an instance of a derived class has besides its plain value."""
     names: list[str] = list(getattr(value, "__dict__", ()))
     for each in type(value).__mro__:
         slots = each.__dict__.get("__slots__", ())
@@ -257,5 +260,9 @@ unpack_for_display: Final = _make_decoder(
 
 
 def pack(value: Any) -> bytes:
-    """Return the packed bytes of a value. Raises TypeError, ValueError, OverflowError or RecursionError."""
+    """Return the packed bytes of a value, which :data:`unpack` reads.
+
+    Raises TypeError, ValueError or OverflowError for a value that cannot be packed, RecursionError for too deep
+    nesting.
+    """
     return _encoder.encode_inline(value)

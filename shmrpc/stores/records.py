@@ -44,7 +44,7 @@ class SharedClass:
 
     @property
     def name(self) -> str:
-        """The name by which other processes find the class."""
+        """The name by which other processes find the class: module, colon, qualified name."""
         return class_name(self.cls)
 
     @functools.cached_property
@@ -118,7 +118,7 @@ def shared(cls: Any = None, /, *, open: bool = False) -> Any:
 
 
 def _mark_shared(cls: Any, is_open: bool) -> Any:
-    """Mark a class as :func:`shared` does; return the class, or the dataclass that it has become."""
+    """Mark a class as :func:`shared` does; return the class, or the dataclass that it has become. Raises TypeError."""
     if not isinstance(cls, type):
         raise TypeError(f"shared: expected a class, got {cls!r}")
     _check_bases(cls)
@@ -143,7 +143,7 @@ def _check_bases(cls: type) -> None:
 
 
 def _register(shared_class: SharedClass) -> SharedClass:
-    """Add a class to those that stores can hold; return it."""
+    """Add a class to those that stores can hold; return it. Replaces an earlier class of the same name."""
     _classes[shared_class.cls] = _by_name[shared_class.name] = shared_class
     return shared_class
 
@@ -165,7 +165,7 @@ def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
 
 
 def registered_class(cls: type) -> SharedClass | None:
-    """Return the SharedClass of a class; None if the class is not marked."""
+    """Return the SharedClass of a class; None if the class itself is not marked, also if a base class is."""
     return _classes.get(cls)
 
 

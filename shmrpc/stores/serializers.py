@@ -12,7 +12,7 @@ from shmrpc.values.references import StoredObject
 
 
 def install() -> None:
-    """Install the hooks of json and, if the program has imported it, of FastAPI. Idempotent."""
+    """Install the hooks of json and, if the program has imported it, of FastAPI, in this process. Idempotent."""
     if not hasattr(json.JSONEncoder.default, "_of_shmrpc"):
         json.JSONEncoder.default = _default_after(json.JSONEncoder.default)  # type: ignore[method-assign]
     encoders = sys.modules.get("fastapi.encoders")

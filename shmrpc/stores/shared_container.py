@@ -29,14 +29,20 @@ class ContainerContext(Protocol):
         raise NotImplementedError
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Wait until a container has changed. Raises WaitTimeout and ObjectDeleted."""
+        """Wait until a container has changed. Raises WaitTimeout, WaitStopped and ObjectDeleted."""
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Block until a container has changed. Raises WaitTimeout and ObjectDeleted."""
+        """Block until a container has changed. Raises WaitTimeout, WaitStopped and ObjectDeleted."""
 
 
 class SharedContainer(StoredObject):
-    """A container of a store: a list, dict, set, struct or object."""
+    """A container of a store: a list, dict, set, struct or object.
+
+    Each operation is atomic. It raises ObjectDeleted if the container was removed; StoreBusy if another process holds
+    the store for longer than ``busy_timeout``; and LocalProtocolError if the store is closed. A change also raises
+    StoreFull, EncodeError for a value that the store cannot hold, TypeError for an invalid key, and LocalProtocolError
+    in a process that may not change the store. Nothing has changed then.
+    """
 
     __slots__ = ()
 
@@ -78,7 +84,10 @@ class SharedContainer(StoredObject):
         await self._store_context.wait_for_change(cast(_core.Proxy, self), timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Block this thread until the container changes: see :meth:`changed`."""
+        """Block this thread until the container changes: see :meth:`changed`, which raises the same errors.
+
+        Raises LocalProtocolError within a transaction.
+        """
         self._store_context.block_for_change(cast(_core.Proxy, self), timeout)
 
     def __eq__(self, other: object) -> bool:
@@ -89,7 +98,7 @@ class SharedContainer(StoredObject):
         return self._equals(other)
 
     def _equals(self, other: object) -> bool:
-        """Return True if a plain copy of this container equals a plain value."""
+        """Return True if a plain copy of this container equals a plain value. Raises ObjectDeleted."""
         return bool(self._copy() == other)
 
     __hash__ = None  # type: ignore[assignment]

@@ -13,7 +13,10 @@ _MISSING: Final = object()
 
 
 class DictMethods(SharedContainer, MutableMapping[Any, Any]):
-    """The methods of a dict of a store, and of the store itself. An iterator yields the keys as of its creation."""
+    """The methods of a dict of a store, and of the store itself. An iterator yields the keys as of its creation.
+
+    Values that are containers come out as proxies, except from ``pop()``, ``popitem()`` and ``copy()``.
+    """
 
     __slots__ = ()
 
@@ -62,7 +65,7 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
             return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key; if there is no such key, add it with the value ``default`` first."""
+        """Return the value of a key; if there is no such key, add it with a copy of ``default`` first. Atomic."""
         with self._store_context.transaction():
             if key not in self:
                 self[key] = default
@@ -80,15 +83,15 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
         self._clear()
 
     def keys(self) -> KeysView[Any]:
-        """Return the present keys."""
+        """Return the present keys: a view of a copy, which later changes do not reach."""
         return dict.fromkeys(self._keys()).keys()
 
     def items(self) -> ItemsView[Any, Any]:
-        """Return the present keys and their values."""
+        """Return the present keys and their values: a view of a copy, which later changes of the dict do not reach."""
         return dict(self._items()).items()
 
     def values(self) -> ValuesView[Any]:
-        """Return the present values."""
+        """Return the present values: a view of a copy, which later changes of the dict do not reach."""
         return dict(self._items()).values()
 
     def __or__(self, other: Any) -> dict[Any, Any]:

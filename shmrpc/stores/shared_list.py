@@ -15,7 +15,7 @@ _END: Final = (1 << 63) - 1
 
 
 class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
-    """A list of a store. An iterator yields the items as of its creation."""
+    """A list of a store. An iterator yields the items as of its creation. Containers in it come out as proxies."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
     __lt__, __le__, __gt__, __ge__ = map(on_copy, (operator.lt, operator.le, operator.gt, operator.ge))
 
     def insert(self, index: SupportsIndex, value: Any) -> None:
-        """Insert a value before an index."""
+        """Insert a value before an index, as ``list.insert`` does: beyond the ends, at the beginning or the end."""
         number = operator.index(index)
         if number < 0:
             with self._store_context.transaction():
@@ -68,7 +68,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
             self._splice(number, number, [value])
 
     def pop(self, index: SupportsIndex = -1) -> Any:
-        """Remove an item and return it, as a plain copy. Raises IndexError."""
+        """Remove an item and return it, as a plain copy. Raises IndexError if there is no such item."""
         return self._remove(operator.index(index))
 
     def remove(self, value: Any) -> None:
@@ -93,7 +93,10 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
         self._reorder(lambda items: range(len(items) - 1, -1, -1))
 
     def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
-        """Sort the items, as ``list.sort`` does. Proxies of containers in the list stay valid."""
+        """Sort the items, as ``list.sort`` does, in a transaction. Proxies of containers in the list stay valid.
+
+        If ``key`` or a comparison raises, the order is unchanged. Raises ValueError if they change the list's length.
+        """
 
         def order(items: list[Any]) -> Iterable[int]:
             keys = items if key is None else [key(item) for item in items]
@@ -104,14 +107,14 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
     def _reorder(self, order: Callable[[list[Any]], Iterable[int]]) -> None:
         """Move the items into the order of the indices that ``order(items)`` returns.
 
-        Raises ValueError if ``order`` has changed the list.
+        Raises ValueError if ``order`` has changed the length of the list. Other processes wait while ``order`` runs.
         """
         with self._store_context.transaction():
             if not self._permute(list(order(self._range(0, _END)))):
                 raise ValueError("list modified during sort")
 
     def _rewrite(self, make: Callable[[list[Any]], list[Any]]) -> None:
-        """Replace all items by those that ``make(copy of the list)`` returns."""
+        """Replace all items by those that ``make(copy of the list)`` returns, in one transaction."""
         with self._store_context.transaction():
             self._splice(0, _END, make(self.copy()))
 
@@ -126,7 +129,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
     def _set_slice(self, index: Any, values: Iterable[Any]) -> None:
         """Replace the items of a slice in one transaction.
 
-        Raises ValueError if an extended slice has another length.
+        Raises ValueError if an extended slice has another length, and the errors of :func:`_check_slice`.
         """
         _check_slice(index)
         values = list(values)
@@ -144,7 +147,7 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
                 self[position] = value
 
     def _delete_slice(self, index: Any) -> None:
-        """Delete the items of a slice in one transaction."""
+        """Delete the items of a slice in one transaction. Raises the errors of :func:`_check_slice`."""
         _check_slice(index)
         with self._store_context.transaction():
             start, stop, step = index.indices(len(self))

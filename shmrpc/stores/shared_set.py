@@ -11,7 +11,7 @@ from shmrpc.stores.shared_container import SET_TYPE, SharedContainer, on_copy, o
 
 
 def _in_place(update: Callable[[Any, Any], None]) -> Callable[[Any, Any], Any]:
-    """Return a method for an in-place operator, which accepts only sets."""
+    """Return a method for an in-place operator: ``update(self, other)`` for a set, NotImplemented for other values."""
 
     def apply(self: SharedSet, other: Any) -> Any:
         if not isinstance(other, Set):
@@ -54,7 +54,7 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
             raise KeyError(member)
 
     def pop(self) -> Any:
-        """Remove a member and return it. Raises KeyError if there is none."""
+        """Remove any member and return it. Raises KeyError if there is none."""
         with self._store_context.transaction():
             for member in self._keys():
                 self._discard(member)
@@ -80,12 +80,12 @@ class SharedSet(SharedContainer, _core.Proxy, MutableSet[Any]):
                 self._discard(member)
 
     def intersection_update(self, *others: Iterable[Any]) -> None:
-        """Keep only the members that are in all others."""
+        """Keep only the members that are in all others, in one transaction."""
         with self._store_context.transaction():
             self.difference_update(self.copy() - self.copy().intersection(*others))
 
     def symmetric_difference_update(self, other: Iterable[Any]) -> None:
-        """Keep the members that are not in the other, and add those of the other that were not here."""
+        """Keep the members that are not in the other, and add those of the other that were not here. Atomic."""
         with self._store_context.transaction():
             members = set(other)
             common = self.copy() & members

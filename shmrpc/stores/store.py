@@ -35,8 +35,9 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
         """Save a snapshot of the values to a file; messages are not saved.
 
         The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, which
-        replaces an existing file. Links are followed. Raises OSError if the file cannot be written, or if something but
-        a regular file is there.
+        replaces an existing file. Links are followed. A thread writes, while the loop goes on. Raises OSError if the
+        file cannot be written, or if something but a regular file is there; StoreBusy; and LocalProtocolError if the
+        handle is closed.
         """
         await asyncio.to_thread(self._save, path)
 
@@ -58,7 +59,7 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
 
 @public_class("shmrpc.sync.Store", "shmrpc.sync.store(name)")
 class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
-    """A :class:`shmrpc.Store` whose methods block the thread that calls them."""
+    """A :class:`shmrpc.Store` whose methods block the thread that calls them. They raise the same errors."""
 
     def fail_over(self) -> int | None:
         """Replace the store by a copy if a process holds it and makes no progress.
@@ -109,8 +110,9 @@ def store(
     memory of removed values for new ones.
 
     Raises NameConflict if the name is open as something else, or with another ``max_memory`` or ``single_writer``,
-    SharedMemoryError if there is no room in /dev/shm, and LocalProtocolError if the directory of shared objects is not
-    safe.
+    SharedMemoryError if there is no room in /dev/shm, LocalProtocolError if the directory of shared objects is not
+    safe, WaitTimeout if a stopped process is opening or closing the store, RemoteProtocolError if another version of
+    shmrpc has made it, and TypeError or ValueError for an invalid argument.
     """
     return Store._wrap(open_store(name, max_memory, single_writer), busy_timeout, pickle)
 
@@ -124,5 +126,5 @@ def blocking_store(
     pickle: bool = False,
     single_writer: bool = False,
 ) -> BlockingStore:
-    """Open a store as :func:`shmrpc.store` does, for threads."""
+    """Open a store as :func:`shmrpc.store` does, for threads. Raises the same errors."""
     return BlockingStore._wrap(open_store(name, max_memory, single_writer), busy_timeout, pickle)

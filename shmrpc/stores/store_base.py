@@ -49,14 +49,21 @@ class StoreStats:
 
 
 def open_store(name: str, max_memory: int | str, single_writer: bool) -> _core.SharedObject:
-    """Open a store, and make it if no process has it open. Raises TypeError and ValueError for invalid options."""
+    """Open a store, and make it if no process has it open. The caller closes the object.
+
+    Raises TypeError and ValueError for invalid options, and the errors of :func:`open_object`.
+    """
     check_flag(f"store {name!r}: single_writer", single_writer)
     size = check_bytes(f"store {name!r}: max_memory", max_memory)
     return open_object(name, "store", size, (int(single_writer), 0))
 
 
 class StoreBase(_core.Store, StoreHandle, DictMethods):
-    """The part of a store that is the same in loops and in threads."""
+    """The part of a store that is the same in loops and in threads.
+
+    Operations raise StoreBusy, StoreFull, EncodeError and LocalProtocolError as those of its containers do: see
+    :class:`SharedContainer`.
+    """
 
     #: The state of this store in this process.
     _store_context: StoreContext  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -68,7 +75,10 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     def _wrap(
         cls, shared_object: _core.SharedObject, busy_timeout: float = _BUSY_TIMEOUT, pickle: bool = False
     ) -> Self:
-        """Make a handle of a store that this process has opened. Raises TypeError or ValueError for a bad option."""
+        """Make a handle of a store that this process has opened, and close the object after an error.
+
+        ``busy_timeout`` is in seconds, 0 or more, or ``math.inf``. Raises TypeError or ValueError for a bad option.
+        """
         check_seconds("busy_timeout", busy_timeout)
         check_flag("pickle", pickle)
         return open_handle(
@@ -105,7 +115,10 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         self._store_context.stop_for(self, True)
 
     def resume(self) -> None:
-        """Let this handle wait again after :meth:`stop`."""
+        """Let this handle wait again after :meth:`stop`.
+
+        Waits for objects of the store go on once no other handle of this process is stopped.
+        """
         super().resume()
         self._store_context.stop_for(self, False)
 
@@ -144,7 +157,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     # --- as a mapping ---
 
     def copy(self) -> dict[Any, Any]:
-        """Return a plain dict of all values at one moment.
+        """Return a plain dict of all values, with plain copies of all containers, at one moment.
 
         Processes that change the store continuously wait while a large copy is made.
         """
@@ -165,7 +178,10 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         await self._root.changed(timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Block this thread until any value changes: see :meth:`changed`."""
+        """Block this thread until any value changes: see :meth:`changed`. Raises WaitTimeout and WaitStopped.
+
+        Raises LocalProtocolError within a transaction.
+        """
         self._root.wait_changed(timeout)
 
     def _get(self, key: Any, default: Any, /) -> Any:
@@ -196,8 +212,10 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
 
         Others see all changes of the block or none, even if this process is killed. If the block raises, or is
         cancelled, nothing changes. Others that change the store wait meanwhile, so keep the block short; readers do
-        not wait. Waits up to ``timeout`` seconds for a transaction of another process, thread or task. Raises
-        WaitTimeout, whose text names that process.
+        not wait. Waits up to ``timeout`` seconds (None: no limit) for a transaction of another process, thread or task.
+        The call itself does not wait; the beginning of the block raises WaitTimeout, whose text names that process,
+        WaitStopped, and LocalProtocolError where ``with`` would block an event loop, or within a transaction of this
+        task or thread. An object is for one block at a time.
         """
         return Transaction.of(self, check_timeout(timeout))
 
@@ -205,8 +223,8 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Return the struct whose fields are numbered by the members of an enumeration.
 
         The key of the struct in the store is the name of the enumeration. The first call makes the struct with
-        ``values``, and with 0 for all other fields. Raises TypeError if the key has another value, or ``fields`` is no
-        IntEnum whose members are 0, 1, 2 and so on.
+        ``values``, by member, and with 0 for all other fields; a later call ignores ``values``. Raises TypeError if the
+        key has another value, or ``fields`` is no IntEnum whose members are 0, 1, 2 and so on.
         """
         shared_class = struct_class(fields)
         key = fields.__name__
@@ -221,7 +239,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return value
 
     def _save(self, path: str | os.PathLike[str]) -> None:
-        """Save a snapshot as :meth:`shmrpc.Store.save` does, and block this thread meanwhile."""
+        """Save a snapshot as :meth:`shmrpc.Store.save` does, with its errors, and block this thread meanwhile."""
         from shmrpc.stores import files  # Few programs save a store, and this imports hashlib and json.
 
         classes, values = self._saved()
@@ -230,7 +248,8 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
     def _load_from(self, path: str | os.PathLike[str]) -> None:
         """Load a file as :meth:`shmrpc.Store.load` does, and block this thread meanwhile.
 
-        Raises DecodeError if the file is damaged, or a class has other fields in the store.
+        Raises OSError if the file cannot be read, DecodeError if it is damaged, or a class has other fields in the
+        store.
         """
         from shmrpc.stores import files
 
@@ -250,7 +269,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
                 raise DecodeError(f"{path} is damaged: {error}") from None
 
     def stats(self) -> StoreStats:
-        """Return the sizes of the store, and the processes that use it."""
+        """Return the sizes of the store, and the processes that use it. Raises StoreBusy and LocalProtocolError."""
         memory, free, most, made = self._usage()
         members = len(self._object.report()["members"])
         return StoreStats(memory, free, most, made, members, self._holder() or None, self._store_ref.owner() or None)
@@ -261,13 +280,18 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return self._store_ref.may_write()
 
     def _holder(self) -> int:
+        """Return the id of the process that changes the store now, or is within a transaction; 0 if there is none."""
         return self._store_ref.holder()
 
     def _is_closed(self) -> bool:
+        """Return True if this handle is closed."""
         return self._object.is_closed
 
     def _raise_no_message(self, waited: bool | None, timeout: float | None) -> NoReturn:
-        """Raise the error for a failed wait for a message: WaitStopped if ``waited`` is None, else WaitTimeout."""
+        """Raise the error for a failed wait for a message: WaitStopped if ``waited`` is None, else WaitTimeout.
+
+        ``timeout`` is in seconds, and not None for WaitTimeout.
+        """
         if waited is None:
             raise wait_stopped_error(self._object)
         raise WaitTimeout(f"store {self.name!r}: no message came within {timeout:g} s")

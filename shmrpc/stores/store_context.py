@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class StoreHandle(Handle):
-    """The part that the handles of a store and its context have in common."""
+    """The part that the handles of a store and its context have in common: the texts of errors of waits."""
 
     _opener_name: ClassVar = "store"
 
@@ -68,6 +68,7 @@ def find_container(name: str, kind: int, number: int, at: int, identity: int) ->
     """Return a proxy of a container of a store. Raises LocalProtocolError if this process does not have the store open.
 
     ``kind`` and ``number`` are the container's type and class number, ``at`` and ``identity`` its place and identity.
+    Does not check that the container exists. Raises ValueError and DecodeError for an unknown type or class.
     """
     context = _contexts.get(name)
     if context is None or context._object.is_closed:
@@ -105,14 +106,17 @@ class StoreContext(StoreHandle):
     # --- its handles ---
 
     def add(self, handle: Handle, busy_timeout: float, pickle: bool) -> None:
-        """Add a handle that was opened with these options."""
+        """Add a handle that was opened with these options. The caller holds ``_lock``.
+
+        The longest ``busy_timeout`` counts; ``pickle`` of one handle allows pickling for all.
+        """
         self._handles.add(handle)
         self.busy_timeout = max(self.busy_timeout, busy_timeout)
         if pickle:
             self.converter.allow_pickle()
 
     def remove(self, handle: Handle) -> None:
-        """Remove a handle that is closed. Close the context with the last one."""
+        """Remove a handle that is closed. Close the context with the last one. Idempotent."""
         with _lock:
             if handle not in self._handles:
                 return
@@ -136,7 +140,11 @@ class StoreContext(StoreHandle):
         self.converter.forget_classes()
 
     def transaction(self) -> Transaction:
-        """Return a transaction for several operations, which becomes a part of a transaction of the user, if any."""
+        """Return a transaction for several operations, which becomes a part of a transaction of the user, if any.
+
+        Its beginning waits for ``busy_timeout`` seconds, also in the thread of an event loop, and then raises
+        StoreBusy.
+        """
         return Transaction.of(self, self.busy_timeout, joins=True)
 
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
@@ -151,14 +159,20 @@ class StoreContext(StoreHandle):
             await self.wait_for_change_since(proxy, watch, timeout)
 
     def block_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
-        """Block until a container has changed. Raises WaitTimeout, WaitStopped and ObjectDeleted."""
+        """Block until a container has changed.
+
+        Raises WaitTimeout, WaitStopped, ObjectDeleted, and LocalProtocolError within a transaction.
+        """
         timeout = check_timeout(timeout)
         with self.watch(proxy) as watch:
             self.block_for_change_since(proxy, watch, timeout)
 
     @contextlib.contextmanager
     def watch(self, proxy: _core.Proxy) -> Iterator[int]:
-        """Watch a container during the block; yield the number of the watch. Raises ObjectDeleted."""
+        """Watch a container during the block; yield the number of the watch.
+
+        Raises ObjectDeleted, and LocalProtocolError within a transaction.
+        """
         self._unwatch_ended()
         watch = proxy._watch()
         try:
@@ -196,7 +210,7 @@ class StoreContext(StoreHandle):
             return True
 
     async def wait_for_change_since(self, proxy: _core.Proxy, watch: int, timeout: float | None) -> None:
-        """Wait until a container has changed since a watch began. Raises WaitTimeout and WaitStopped."""
+        """Wait in the loop until a container has changed since a watch began. Raises WaitTimeout and WaitStopped."""
         queue = self._wait_queue(_CHANGES, WaitQueue)
         if not proxy._has_changed(watch) and not await queue.wait(
             lambda: proxy._has_changed(watch), undo_nothing, timeout
@@ -221,7 +235,8 @@ def open_handle(
 ) -> _H:
     """Return ``make(context)``, a handle of an open store, with the context of the store in this process.
 
-    The first handle of a store makes the context.
+    The first handle of a store makes the context. Also installs the hooks of json and FastAPI. Raises what ``make``
+    raises.
     """
     install()
     with _lock:

@@ -30,7 +30,12 @@ class TransactionOwner(Protocol):
 
 
 class Transaction(_core.Transaction):
-    """A transaction that ``with`` begins and ends in threads, and ``async with`` in loops."""
+    """A transaction that ``with`` begins and ends in threads, and ``async with`` in loops.
+
+    The end of the block commits the changes; if the block raises, they are undone. An object is for one block at a
+    time: otherwise the beginning raises LocalProtocolError. In an event loop, ``with`` raises LocalProtocolError
+    where it would have to wait for another transaction.
+    """
 
     __slots__ = ("_store", "_timeout")
 
@@ -39,7 +44,11 @@ class Transaction(_core.Transaction):
 
     @classmethod
     def of(cls, store: TransactionOwner, timeout: float | None, joins: bool = False) -> Self:
-        """Make a transaction. ``joins``: become a part of a transaction of this task or thread, if there is one."""
+        """Make a transaction, which has not begun. ``timeout``: the longest wait in seconds; None: no limit.
+
+        ``joins``: become a part of a transaction of this task or thread, if there is one; an error then undoes only the
+        changes of this part, and a failed wait raises StoreBusy in place of WaitTimeout.
+        """
         made = cls.__new__(cls, store._store_ref, store._object, joins)
         made._store = store
         made._timeout = timeout
@@ -70,7 +79,10 @@ class Transaction(_core.Transaction):
         return self._enter()
 
     async def _enter(self) -> None:
-        """Wait until the transaction has begun; end it if the wait fails or is cancelled."""
+        """Wait until the transaction has begun; end it if the wait fails or is cancelled.
+
+        Raises the errors of ``_wait_to_begin()``.
+        """
         try:
             await self._wait_to_begin()
         except BaseException:
@@ -78,7 +90,10 @@ class Transaction(_core.Transaction):
             raise
 
     async def _wait_to_begin(self) -> None:
-        """Wait for the end of other transactions, and begin. Raises WaitTimeout and WaitStopped."""
+        """Wait for the end of other transactions, and begin.
+
+        Raises WaitTimeout, WaitStopped, and LocalProtocolError, for example if the handle is closed.
+        """
         end = end_of_wait(self._timeout)
         while not self._begin():
             left = seconds_left(end)

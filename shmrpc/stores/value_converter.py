@@ -57,7 +57,7 @@ class ValueConverter:
         self.set_class = SharedSet
 
     def allow_pickle(self) -> None:
-        """Pickle values of other types from now on."""
+        """Pickle values of other types, and unpickle those of other processes, from now on."""
         self._may_pickle = True
 
     # --- called by the core ---
@@ -66,8 +66,8 @@ class ValueConverter:
         """Return a value in a form that the core can write.
 
         The form is ``("as", other value to write instead)``, ``("packed", bytes)``, ``("buffer", description, bytes)``
-        or ``("record", class number, field values, extra attributes or None)``. Raises EncodeError, TypeError and
-        RecursionError.
+        or ``("record", class number, field values, extra attributes or None)``. Raises EncodeError, TypeError,
+        RecursionError, ObjectDeleted for a removed container, and DecodeError for a class with other fields.
         """
         kind = type(value)
         if isinstance(value, SharedContainer):
@@ -200,7 +200,10 @@ class ValueConverter:
         return self._class_with_number(number).make_instance(fields, extra)
 
     def copy_buffer(self, description: bytes, data: bytes) -> Any:
-        """Make a bytearray, array or tensor with a copy of a buffer's bytes. Raises DecodeError."""
+        """Make a writable bytearray, array or tensor with a copy of a buffer's bytes.
+
+        ``description`` is a "b", "a" or "t" and the encoded dtype and shape. Raises DecodeError if it does not fit.
+        """
         if description[:1] == b"b":
             return bytearray(data)
         return self._make_array(description, bytearray(data))
@@ -213,9 +216,10 @@ class ValueConverter:
         return self._class_with_number(number).proxy_class
 
     def view_buffer(self, store_ref: _core.StoreRef, at: int, identity: int) -> Any:
-        """Return a view of a buffer: a memoryview, array or tensor of the shared memory. Raises DecodeError.
+        """Return a view of a buffer: a memoryview, array or tensor of the shared memory.
 
-        A tensor of a read-only buffer is a copy.
+        The memory stays valid as long as the view. A tensor of a read-only buffer is a copy. Raises DecodeError,
+        ObjectDeleted, and LocalProtocolError within a transaction.
         """
         pinned, description = _core.Proxy(store_ref, at, identity)._pin()
         if description[:1] == b"b":
@@ -223,7 +227,7 @@ class ValueConverter:
         return self._make_array(description, pinned)
 
     def _make_array(self, description: bytes, data: Any) -> Any:
-        """Make an array or tensor of a buffer, without a copy. Raises DecodeError."""
+        """Make an array or tensor of a buffer; a tensor of a read-only buffer is a copy. Raises DecodeError."""
         import numpy as np  # Programs without arrays do not need it.
 
         try:

@@ -23,11 +23,12 @@ from shmrpc.wire.codec import CodecName
 class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
     """A :class:`shmrpc.Subscription` whose methods block the thread that calls them.
 
-    Any number of threads may use it: each message goes to one of them.
+    Any number of threads may use it: each message goes to one of them. Waits raise the errors of
+    :class:`shmrpc.Subscription`. If a signal handler raises during a wait, no message is lost.
     """
 
     def get(self, timeout: float | None = None) -> _core.Message:
-        """Wait for a message, and return it."""
+        """Wait for a message, for at most ``timeout`` seconds (None: no limit), and return it."""
         if timeout is not None:
             timeout = check_timeout(timeout)
         return self._receive(1, timeout)[0]
@@ -35,7 +36,8 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
     def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[_core.Message]:
         """Wait for a message; return it and those that follow, up to ``max_items`` in all.
 
-        Returns fewer if they have many bytes: at most a quarter of what publishers hold for small ones.
+        Does not wait for more than one. Returns fewer if they have many bytes: at most a quarter of what publishers
+        hold for small ones.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -87,7 +89,7 @@ def blocking_subscribe(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingSubscription:
-    """Open a topic to read it, as :func:`shmrpc.subscribe` does, for threads."""
+    """Open a topic to read it, as :func:`shmrpc.subscribe` does, for threads. Raises the same errors."""
     return BlockingSubscription._wrap_subscriber(
         open_topic(name, raw), slow_policy, history, on_lag, on_publisher_lost, codec
     )

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 @public_class("shmrpc.sync.Topic")
 class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
-    """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it."""
+    """A :class:`shmrpc.Topic` whose methods block the thread that calls them. Any number of threads may use it.
+
+    The beginning of ``with`` waits up to a second until all subscribers have attached; its end closes the handle.
+    """
 
     def publish(self, value: Any, timeout: float | None = None) -> None:
-        """Publish a value; wait while there is no room."""
+        """Publish a value; wait while there is no room. Raises the errors of :class:`shmrpc.Topic`."""
         if timeout is not None:
             timeout = check_timeout(timeout)
         records = self._native.publish_now(value)
@@ -33,7 +36,10 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
             self._publish(records, timeout)
 
     def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
-        """Publish values, one after the other; wait until there is room for all of them."""
+        """Publish values, one after the other; wait until there is room for all of them.
+
+        Raises as :meth:`shmrpc.Topic.publish_many` does.
+        """
         check_many("publish_many()", values)
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -51,14 +57,15 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
     def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
-        """Wait for room, and publish records. Raises TopicFull and WaitStopped."""
+        """Block until there is room, and publish records. Raises TopicFull, after giving them up, and WaitStopped."""
         self._wait_for_room(records, records.wait, timeout)
 
     def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Publish a value that was too small to be reserved, as :meth:`publish` does."""
         self.publish(value, timeout)
 
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
-        """Wait for memory, and return it; None if the core copies the value instead.
+        """Block until there is memory, and return it; None if the core copies the value instead.
 
         Raises TopicFull and WaitStopped.
         """
@@ -108,6 +115,6 @@ def blocking_topic(
     raw: bool = False,
     codec: CodecName = "msgspec",
 ) -> BlockingTopic:
-    """Open a topic as :func:`shmrpc.topic` does, to publish from threads."""
+    """Open a topic as :func:`shmrpc.topic` does, to publish from threads. Raises the same errors."""
     limits = check_limits(name, high_watermark, low_watermark, max_memory)
     return BlockingTopic._wrap_publisher(open_topic(name, raw), limits, codec)

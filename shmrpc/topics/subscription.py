@@ -30,7 +30,7 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     """
 
     async def get(self, timeout: float | None = None) -> _core.Message:
-        """Wait for a message, and return it."""
+        """Wait for a message, for at most ``timeout`` seconds (None: no limit), and return it."""
         if timeout is not None:
             timeout = check_timeout(timeout)
         if self._budget.is_spent():
@@ -41,7 +41,8 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     async def get_many(self, max_items: int = 256, timeout: float | None = None) -> list[_core.Message]:
         """Wait for a message; return it and those that follow, up to ``max_items`` in all.
 
-        Returns fewer if they have many bytes: at most a quarter of what publishers hold for small ones.
+        Does not wait for more than one. Returns fewer if they have many bytes: at most a quarter of what publishers
+        hold for small ones.
         """
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -60,7 +61,10 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
         return received
 
     def _receive(self, max_items: int) -> list[_core.Message] | None:
-        """Return messages that have arrived; return None, and prepare for a wait, if there are none."""
+        """Return messages that have arrived; return None if there are none.
+
+        Raises the errors of a wait, also SlowConsumer if none can come.
+        """
         if messages := self.get_many_nowait(max_items):
             return messages
         self._native.may_wait()
@@ -98,6 +102,7 @@ def subscribe(
     :func:`shmrpc.topic`.
 
     The topic needs no publisher. Raises NameConflict if the name is open as something else, SharedMemoryError if there
-    is no room.
+    is no room, TypeError or ValueError for an invalid argument, and LocalProtocolError, WaitTimeout and
+    RemoteProtocolError as :class:`Semaphore` does.
     """
     return Subscription._wrap_subscriber(open_topic(name, raw), slow_policy, history, on_lag, on_publisher_lost, codec)

@@ -91,6 +91,7 @@ class SubscriptionBase(NotConstructible, Handle):
         return handle
 
     def _describe_role(self) -> str:
+        """Return the policy of this subscriber as text for ``repr()``."""
         return f", reads with slow_policy={self._slow_policy!r}"
 
     def get_nowait(self) -> _core.Message | None:
@@ -112,7 +113,10 @@ class SubscriptionBase(NotConstructible, Handle):
         return got[0] if got else None
 
     def get_many_nowait(self, max_items: int = 256) -> list[_core.Message]:
-        """Return up to ``max_items`` messages that have arrived. Raises as :meth:`get_nowait` does."""
+        """Return up to ``max_items`` messages that have arrived; an empty list if none has.
+
+        Raises as :meth:`get_nowait` does, and TypeError or ValueError for an invalid ``max_items``.
+        """
         return self._receive_nowait(check_item_count(max_items))
 
     def _receive_nowait(self, max_items: int) -> list[_core.Message]:
@@ -164,7 +168,7 @@ class SubscriptionBase(NotConstructible, Handle):
 
     @property
     def lost(self) -> int:
-        """The number of missed messages."""
+        """The number of messages that this subscription has missed since it was opened."""
         return self._native.lost
 
     @property
@@ -178,7 +182,7 @@ class SubscriptionBase(NotConstructible, Handle):
         super().close()
 
     def _raise_no_message(self, timeout: float | None) -> NoReturn:
-        """Raise WaitTimeout, whose text names the publishers."""
+        """Raise WaitTimeout, whose text names the publishers. ``timeout`` is in seconds, and not None here."""
         publishers = sorted({describe_member(pid) for pid in self.publishers})
         why = f"{', '.join(publishers)} {'publish' if len(publishers) > 1 else 'publishes'}, and had nothing new"
         if not publishers:

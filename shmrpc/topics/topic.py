@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class Topic(AsyncioOnly, LoopYielder, TopicBase):
     """A publisher of a topic, in asyncio: see :func:`shmrpc.topic`.
 
-    A wait for room raises TopicFull, which names the slowest subscriber, if the timeout is over, WaitStopped after
-    :meth:`stop`, and LocalProtocolError if the handle is closed. A value that cannot be sent raises EncodeError, and
-    one that is larger than ``max_memory`` ValueError. A cancelled wait may have published.
+    A wait for room raises TopicFull, which names the slowest subscriber, if the timeout is over (in seconds; None: no
+    limit), WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed. A value that cannot be sent
+    raises EncodeError, and one that is larger than ``max_memory`` ValueError. A cancelled wait may have published.
     """
 
     async def publish(self, value: Any, timeout: float | None = None) -> None:
@@ -42,7 +42,11 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
             await self._publish(records, timeout)
 
     async def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
-        """Publish values, one after the other; wait until there is room for all of them."""
+        """Publish values, one after the other; wait until there is room for all of them.
+
+        TopicFull and WaitStopped come after the first values were published: ``TopicFull.published`` is their number. A
+        value that cannot be sent raises before any is published. Raises TypeError for a str or bytes.
+        """
         check_many("publish_many()", values)
         if timeout is not None:
             timeout = check_timeout(timeout)
@@ -84,6 +88,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
         self._raise_full(records, f"for {timeout:g} s")
 
     async def _send_copy(self, value: Any, timeout: float | None) -> None:
+        """Publish a value that was too small to be reserved, as :meth:`publish` does."""
         await self.publish(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.PendingRecords | None:
@@ -107,7 +112,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
             await self._wait_queue(ROOM, WaitQueue).wait(self._native.attaching().is_over, undo_nothing, ATTACH_TIMEOUT)
 
     async def _await_open(self) -> Self:
-        """Wait as _attach() does, and return this handle."""
+        """Wait as _attach() does, at most a second, and return this handle."""
         await self._attach()
         return self
 
@@ -146,7 +151,8 @@ def topic(
     open the name pass the same. ``codec``: as for a queue.
 
     Raises NameConflict if the name is open as something else, or in this process with other limits, SharedMemoryError
-    if there is no room.
+    if there is no room, TypeError or ValueError for an invalid argument, and LocalProtocolError, WaitTimeout and
+    RemoteProtocolError as :class:`Semaphore` does.
     """
     limits = check_limits(name, high_watermark, low_watermark, max_memory)
     return Topic._wrap_publisher(open_topic(name, raw), limits, codec)

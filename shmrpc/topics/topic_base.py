@@ -61,7 +61,11 @@ class PublisherLimits(NamedTuple):
 
 
 def check_limits(name: str, high_watermark: int, low_watermark: int | None, max_memory: int | str) -> PublisherLimits:
-    """Return the limits of a publisher, with defaults filled in. Raises TypeError and ValueError for invalid ones."""
+    """Return the limits of a publisher, with defaults filled in: half of ``high_watermark``, rounded down, for None.
+
+    Raises TypeError and ValueError unless ``high_watermark`` is from 1 to 2^24, ``low_watermark`` less, and
+    ``max_memory`` 0 or from over 16 KiB to 16 GiB.
+    """
     high_watermark = check_count(f"topic {name!r}: high_watermark", high_watermark, 1, _MAX_HIGH)
     low_watermark = (
         high_watermark // 2
@@ -99,7 +103,10 @@ class TopicBase(NotConstructible, Handle):
     @classmethod
     @closes_on_error
     def _wrap_publisher(cls, shared_object: _core.SharedObject, limits: PublisherLimits, codec: CodecName) -> Self:
-        """Make a publisher's handle of a topic that this process has opened."""
+        """Make a publisher's handle of a topic that this process has opened, and close the object after an error.
+
+        Raises NameConflict if this process publishes with other limits, and ValueError for an unknown codec.
+        """
         handle = cls._wrap(shared_object)
         values = exact_codec(codec)
         handle._codec = values
@@ -150,8 +157,8 @@ class TopicBase(NotConstructible, Handle):
     def close(self) -> None:
         """Close the handle. Subscribers go on reading what was published.
 
-        Waits up to a second for subscribers that have not attached to this publisher so far, so that they lose none of
-        its messages.
+        Blocks up to a second, also in the thread of an event loop, for subscribers that have not attached to this
+        publisher so far, so that they lose none of its messages. Idempotent.
         """
         self._native.close()
         super().close()
@@ -176,6 +183,7 @@ class TopicBase(NotConstructible, Handle):
         self._native.stats()
 
     def _encode_error(self, error: Exception) -> Exception:
+        """Return the exception to raise for a value whose encoding has raised ``error``."""
         return _value_encode_error(self.name, error, None)
 
     def _raise_full(self, records: _core.PendingRecords, since: str) -> NoReturn:

@@ -94,7 +94,7 @@ class Claim(HideRenamed, NotCopyable):
         if not was_held:
             raise StaleClaim(
                 f"queue {self._queue_name!r}: the claim of item {self.number} had ended before: its lease_timeout was"
-                " over, or it was acknowledged or given back already"
+                " over, or it was acknowledged or put back already"
             )
         self._notify_end()
 

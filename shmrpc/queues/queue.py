@@ -181,10 +181,19 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         Raises WaitTimeout and WaitStopped.
         """
         timeout = check_timeout(timeout)
-        if not self._native.is_done():
-            done = await self._try_in_turn(DONE, self._native.is_done, lambda: self._native.is_done() or None, timeout)
-            if done is None:
-                self._raise_timeout(timeout, DONE)
+        with contextlib.suppress(QueueBusy):
+            if self._native.is_done():
+                return
+        done = await self._try_in_turn(DONE, self._may_be_done, lambda: self._native.is_done() or None, timeout)
+        if done is None:
+            self._raise_timeout(timeout, DONE)
+
+    def _may_be_done(self) -> bool:
+        """Return True if all items are done, or if a process that was stopped within a change hides it: a hint."""
+        try:
+            return self._native.is_done()
+        except QueueBusy:
+            return True
 
     async def _retry_while_busy(self, attempt: Callable[[], _T], timeout: float | None) -> _T:
         """Retry an attempt while a stopped process blocks it; return its result.
@@ -213,7 +222,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         """Wait for memory, and return it. Raises QueueFull and WaitStopped."""
-        reservation = self._native.reserve_now(size, body)
+        reservation = None
+        with contextlib.suppress(QueueBusy):
+            reservation = self._native.reserve_now(size, body)
         if reservation is None:
             reserve = functools.partial(self._native.reserve_now, size, body)
             reservation = await self._try_in_turn(ROOM, self._native.may_put, reserve, timeout)
@@ -223,7 +234,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
 
     async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
         """Put what was reserved, after waiting for room if there is none. Raises QueueFull and WaitStopped."""
-        if not reservation.put_now():
+        is_put = False
+        with contextlib.suppress(QueueBusy):
+            is_put = reservation.put_now()
+        if not is_put:
             await self._put_when_room(reservation, timeout)
 
     async def _get_in_turn(self, max_items: int, timeout: float | None) -> list[Any]:

@@ -69,7 +69,7 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
             waited = self._native.wait_into(got, max_items, seconds_left(end))
             if waited is None:
                 raise wait_stopped_error(self._object)
-            if not waited:
+            if not waited and seconds_left(end) == 0:  # Else another thread was quicker.
                 self._raise_no_message(timeout)
 
     def __iter__(self) -> Iterator[_core.Message]:

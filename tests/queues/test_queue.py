@@ -366,6 +366,25 @@ def test_more_than_any_queue_can_hold_is_not_reserved(size: int) -> None:
         pass
 
 
+def test_dead_letters_behind_an_unreadable_one_stay_dead_letters() -> None:
+    with (
+        shmrpc.sync.queue(OURS, max_deliveries=1) as q,
+        shmrpc.sync.queue(OURS, max_deliveries=1, codec="pickle") as pickled,
+    ):
+        q.put("first")
+        pickled.put(Point(1, 2.0))
+        q.put("last")
+        for _ in range(3):
+            q.claim_nowait().nack()
+        assert q.dead_letters.get_many_nowait() == ["first"]
+        assert (q.dead_letters.qsize(), q.qsize()) == (2, 0)
+        with pytest.raises(shmrpc.QueueEmpty):
+            q.get_nowait()
+        with pytest.raises(shmrpc.DecodeError):
+            q.dead_letters.get_nowait()
+        assert q.dead_letters.get_nowait() == "last"
+
+
 def test_items_that_are_delivered_too_often_are_dead_letters() -> None:
     with shmrpc.sync.queue(OURS, max_deliveries=2) as q:
         q.put_many(["poison", "good"])

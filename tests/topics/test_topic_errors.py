@@ -8,6 +8,8 @@ import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.discovery.members import inspect_all_objects
+from shmrpc.topics.blocking_subscription import BlockingSubscription
 from tests.helpers.member_process import MemberProcess
 
 OURS = f"topic_errors{os.getpid()}"
@@ -195,3 +198,18 @@ async def test_pickling_a_handle_raises_with_a_remedy() -> None:
             ):
                 with pytest.raises(TypeError, match=rf"in the other process: {opened}\('{OURS}'\)"):
                     pickle.dumps(handle)
+
+
+def test_a_thread_whose_message_another_thread_took_waits_on() -> None:
+    """The core then returns False, as after the timeout."""
+    results = [False, False, True]
+
+    def wait_into(got: list[Any], max_items: int, timeout: float | None) -> bool:
+        if waited := results.pop(0):
+            got.append("message")
+        return waited
+
+    subscription: Any = SimpleNamespace(_native=SimpleNamespace(wait_into=wait_into), _raise_no_message=pytest.fail)
+    got: list[Any] = []
+    BlockingSubscription._wait_for_messages(subscription, got, 1, None)
+    assert got == ["message"]

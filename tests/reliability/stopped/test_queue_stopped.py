@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,46 @@ def test_a_member_stopped_within_a_change_is_named_and_goes_on(
                 use(q)
     assert q.get_many(5) == ["first", "of the other"]
     assert q.stats().held == [] and not q.stats().is_shut_down
+
+
+async def _join(q: shmrpc.Queue) -> None:
+    await q.join(PATIENCE)
+
+
+async def _reserve(q: shmrpc.Queue) -> None:
+    async with q.reserve(1 << 20, "u1", PATIENCE) as array:
+        array[:] = 7
+
+
+@pytest.mark.parametrize("use", [_join, _reserve])
+async def test_a_task_waits_for_a_member_that_was_stopped_within_a_change(
+    q: shmrpc.sync.Queue, other: MemberProcess, use: Callable[[shmrpc.Queue], Coroutine[Any, Any, None]]
+) -> None:
+    async with shmrpc.queue(OURS) as opened:
+        with stopped_at(other, "WordChanged"):
+            waiting = asyncio.create_task(use(opened))
+            done, _ = await asyncio.wait([waiting], timeout=0.3)
+            assert not done, waiting
+        q.get(timeout=PATIENCE)
+        q.task_done()
+        await waiting
+
+
+async def test_a_filled_reservation_is_put_once_a_stopped_member_goes_on(
+    q: shmrpc.sync.Queue, other: MemberProcess
+) -> None:
+    async with shmrpc.queue(OURS) as opened:
+        with contextlib.ExitStack() as stack:
+
+            def go_on() -> None:
+                stack.close()
+
+            async with opened.reserve(1 << 20, "u1", PATIENCE) as array:
+                array[:] = 7
+                stack.enter_context(stopped_at(other, "WordChanged"))
+                asyncio.get_running_loop().call_later(0.3, go_on)
+        sizes = {len(await opened.get(PATIENCE)) for _ in range(2)}
+        assert sizes == {len("of the other"), 1 << 20}
 
 
 @pytest.mark.parametrize("use", ["put", "get", "claim"])

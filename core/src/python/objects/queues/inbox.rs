@@ -23,8 +23,10 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Inbox {
     membership: Arc<QueueMembership>,
     values: Arc<Values>,
-    /// Items that this process has taken and not read.
+    /// Items that this process has taken from the queue and not read.
     unread: Mutex<Vec<u8>>,
+    /// The same for dead letters.
+    unread_dead: Mutex<Vec<u8>>,
     /// Values that were taken before these items and reached no caller: see [`put_back`](Self::put_back).
     returned: ReturnedObjects,
 }
@@ -35,6 +37,7 @@ impl Inbox {
             membership,
             values,
             unread: Mutex::default(),
+            unread_dead: Mutex::default(),
             returned: ReturnedObjects::default(),
         }
     }
@@ -97,9 +100,7 @@ impl Inbox {
             }
         }
         let mut items = Scratch::new();
-        if source == Source::Queue {
-            std::mem::swap(&mut *lock(&self.unread), &mut *items);
-        }
+        std::mem::swap(&mut *lock(self.unread_of(source)), &mut *items);
         if items.is_empty() {
             match self.take(py, source, max_items, &mut items)? {
                 PopOutcome::Items(_) => {}
@@ -111,7 +112,15 @@ impl Inbox {
                 PopOutcome::Finished => return Err(shut_down_error(py, &self.membership)),
             }
         }
-        self.read_all(py, &items, max_items)
+        self.read_all(py, source, &items, max_items)
+    }
+
+    /// Returns the items that this process has taken from this source and not read.
+    fn unread_of(&self, source: Source) -> &Mutex<Vec<u8>> {
+        match source {
+            Source::Queue => &self.unread,
+            Source::DeadLetters => &self.unread_dead,
+        }
     }
 
     /// Waits in a thread for values, and returns up to `max_items` of them; none if other receivers were faster.
@@ -143,7 +152,7 @@ impl Inbox {
         })?;
         match waited {
             Err(reason) => Ok(Err(reason)),
-            Ok(PopOutcome::Items(_)) => self.read_all(py, &items, max_items).map(Ok),
+            Ok(PopOutcome::Items(_)) => self.read_all(py, Source::Queue, &items, max_items).map(Ok),
             Ok(PopOutcome::Finished) => Err(shut_down_error(py, membership)),
             // Values that have come back to this process.
             Ok(PopOutcome::Empty) => Ok(Ok(self.returned.take(py, max_items))),
@@ -155,11 +164,12 @@ impl Inbox {
         }
     }
 
-    /// Reads up to `max_items` items, and keeps all others, including those behind an item that cannot be read. Raises
+    /// Reads up to `max_items` items from `source`, and keeps all others for it, including those behind an item that cannot be read. Raises
     /// the error of the first item, which is dropped; after an exception of a signal handler all items are kept.
     fn read_all<'py>(
         &self,
         py: Python<'py>,
+        source: Source,
         items: &[u8],
         max_items: usize,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
@@ -186,7 +196,7 @@ impl Inbox {
             }
         }
         if at < items.len() {
-            lock(&self.unread).splice(0..0, items[at..].iter().copied());
+            lock(self.unread_of(source)).splice(0..0, items[at..].iter().copied());
         }
         failed.map_or(Ok(values), Err)
     }
@@ -251,18 +261,21 @@ impl Inbox {
         }
     }
 
-    /// Returns the number of items that this process has taken and no caller has received.
-    pub(crate) fn len(&self) -> u64 {
-        let (unread, mut at, mut count) = (lock(&self.unread), 0, 0);
+    /// Returns the number of items that this process has taken from this source and no caller has received.
+    pub(crate) fn len(&self, source: Source) -> u64 {
+        let (unread, mut at, mut count) = (lock(self.unread_of(source)), 0, 0);
         while let Some((_, payload)) = item_at(&unread, at) {
             at = (at + 8 + payload.len()).next_multiple_of(8);
             count += 1;
         }
         drop(unread);
-        count + self.returned.len() as u64
+        match source {
+            Source::Queue => count + self.returned.len() as u64,
+            Source::DeadLetters => count,
+        }
     }
 
-    /// Returns true if this process has taken items that no caller has received.
+    /// Returns true if this process has taken items from the queue that no caller has received.
     pub(crate) fn has_any(&self) -> bool {
         self.returned.exist() || !lock(&self.unread).is_empty()
     }

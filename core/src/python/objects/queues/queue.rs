@@ -409,7 +409,7 @@ impl Queue {
         self.check_open(py)?;
         let len = self.membership.count_items();
         let len = len.map_err(|error| object_error(py, &self.membership, error))?;
-        Ok(len + self.inbox.len())
+        Ok(len + self.inbox.len(Source::Queue))
     }
 
     /// Returns True if there may be room: a hint.
@@ -475,7 +475,7 @@ impl Queue {
         found.set_item("depth", stats.depth)?;
         found.set_item("put", stats.put)?;
         found.set_item("unfinished", stats.unfinished)?;
-        found.set_item("dead", stats.dead)?;
+        found.set_item("dead", stats.dead + self.inbox.len(Source::DeadLetters))?;
         found.set_item("is_shut_down", stats.shut)?;
         found.set_item("used", stats.used)?;
         found.set_item("memory", stats.memory)?;

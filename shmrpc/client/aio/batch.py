@@ -76,8 +76,9 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
         """Add a call of an endpoint, given by name or by function. Its future is done at the end of the block.
 
         Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
-        not connected. The arguments are encoded at the end of the block; those that cannot be sent raise EncodeError in
-        this future only. Waiting for the future within the block, or asking for its result, raises LocalProtocolError.
+        not connected or the block has ended. The arguments are encoded at the end of the block; those that cannot be
+        sent raise EncodeError in this future only. Waiting for the future within the block, or asking for its result,
+        raises LocalProtocolError.
         For an endpoint given by name, the result is not converted to its declared type.
         """
         return self._collected.make_adder(endpoint)(*args, **kwargs)

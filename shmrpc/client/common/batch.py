@@ -41,7 +41,7 @@ class BatchBlock:
         self._owner = self._current()
 
     def finish(self) -> None:
-        """Record the end of the block, after which waiting is allowed."""
+        """Record the end of the block, after which waiting is allowed, and adding is not."""
         self._owner = None
 
     def check_not_inside(self, endpoint: str) -> None:
@@ -56,6 +56,14 @@ class BatchBlock:
         """Raise LocalProtocolError before the end of the block, in every task and thread."""
         if self._owner is not None:
             raise self.not_sent_error(endpoint)
+
+    def check_not_ended(self, endpoint: str) -> None:
+        """Raise LocalProtocolError after the end of the block, when a call can no longer be added."""
+        if self._owner is None:
+            raise LocalProtocolError(
+                f"{endpoint}() cannot be added, because the batch has ended: collect further calls in another "
+                f"`{self._with_statement}`"
+            )
 
     def not_sent_error(self, endpoint: str) -> LocalProtocolError:
         """Return the error for a caller that needs a result before the calls were sent."""
@@ -89,8 +97,10 @@ class _CollectedCalls(Generic[_F]):
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
         """Add a call of an endpoint with results of type ``kind``; return its future.
 
-        Keeps the arguments without a copy; :meth:`send` encodes them.
+        Keeps the arguments without a copy; :meth:`send` encodes them. Raises LocalProtocolError after the end of the
+        block, because the future would never be done.
         """
+        self._block.check_not_ended(name)
         future = self._make_future(self._block, name)
         self._entries.append((name, args, kwargs))
         self._futures.append((future, kind))

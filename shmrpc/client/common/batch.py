@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 from shmrpc.client.common.batch_request import UnconvertedResult
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.requests import declared_result_type
 from shmrpc.errors import LocalProtocolError
 from shmrpc.wire.codec import UNREADABLE, require_converted
 
@@ -86,13 +85,12 @@ class _CollectedCalls(Generic[_F]):
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
         """Return a function that adds a call of an endpoint and returns its future.
 
-        An endpoint given by name has results of type Any. Raises TypeError if ``endpoint`` is neither a name nor a
-        function, EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client
-        was never connected.
+        Raises TypeError if ``endpoint`` is neither a name nor a function, EndpointNotFound, InvalidArguments for an
+        endpoint with streams, and LocalProtocolError if the client was never connected.
         """
-        name = self._client._endpoint_name(endpoint)
+        name, kind = self._client._endpoint_name_and_type(endpoint)
         self._client._check_batchable(name)
-        return functools.partial(self._add, name, declared_result_type(endpoint))
+        return functools.partial(self._add, name, kind)
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
         """Add a call of an endpoint with results of type ``kind``; return its future.

@@ -75,6 +75,23 @@ async def test_leaving_the_block_cancels_the_handler(client: Any) -> None:
         await call.read()
 
 
+async def test_a_result_that_has_not_come_when_the_block_is_left(client: Any) -> None:
+    async with client.open("total") as call:
+        waiting = asyncio.ensure_future(call.result())
+        await asyncio.sleep(0)
+    for result in (waiting, call.result(), call.result()):
+        with pytest.raises(shmrpc.EndOfStream, match=r"total\(\) was ended by its caller"):
+            await result
+
+
+async def test_a_result_that_has_come_stays_after_the_block(client: Any) -> None:
+    async with client.open("total") as call:
+        await call.write(1)
+        await call.done_writing()
+        assert await call.result() == 1
+    assert await call.result() == 1
+
+
 async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> None:
     async with client.open("fail_after", 2) as call:
         assert [await call.read(), await call.read()] == [0, 1]

@@ -89,7 +89,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
         """Wait for the result of an endpoint that returns one, and return it. Raises the error of a failed call.
 
         Most handlers return their result after the end of the written stream: see :meth:`done_writing`. Further calls
-        return it again. Raises DecodeError for an invalid result, and LocalProtocolError for an endpoint that streams.
+        return it again, also after the block. Raises EndOfStream if the block was left before the result came,
+        DecodeError for an invalid result, and LocalProtocolError for an endpoint that streams.
         """
         return await self._result()
 

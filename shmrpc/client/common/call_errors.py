@@ -6,6 +6,7 @@ from shmrpc.errors import (
     ConnectionLost,
     DecodeError,
     EncodeError,
+    EndOfStream,
     FrameTooLarge,
     LocalProtocolError,
     Overloaded,
@@ -23,6 +24,11 @@ from shmrpc.wire.failure import CallRejected
 def not_opened_error(name: str, with_statement: str) -> LocalProtocolError:
     """Return the error for a call whose streams are used before its block was entered."""
     return LocalProtocolError(f"{name}() is not open: use `{with_statement} as call:`")
+
+
+def ended_by_caller_error(name: str) -> EndOfStream:
+    """Return the error for a call by open() whose block was left before its end."""
+    return EndOfStream(f"{name}() was ended by its caller")
 
 
 def was_not_executed(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shmrpc.client.common.call_engine import CallEngine
-from shmrpc.client.common.call_errors import decode_error, not_opened_error, send_error
+from shmrpc.client.common.call_errors import decode_error, ended_by_caller_error, not_opened_error, send_error
 from shmrpc.client.common.requests import decode_result, find_endpoint, prepare_open_arguments
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.streams.items import ItemDecoder, ItemRun, item_error
@@ -159,8 +159,10 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         async with self._read_lock():
             await self._stream_exchange.wait_ready()
         self._check_failure()
-        assert self._stream_exchange.body is not None
-        return decode_result(self._name, self._decoder.decode_one, self._stream_exchange.body)  # type: ignore[no-any-return]
+        body = self._stream_exchange.body
+        if body is None:  # The block was left before the result came, or while this reader waited.
+            raise ended_by_caller_error(self._name)
+        return decode_result(self._name, self._decoder.decode_one, body)  # type: ignore[no-any-return]
 
     @abstractmethod
     def _write_lock(self) -> AbstractAsyncContextManager[Any, Any]:

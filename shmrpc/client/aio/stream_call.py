@@ -44,7 +44,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
         Raises InvalidArguments for an endpoint without streams or with several streams to write, EndpointNotFound,
         EncodeError, FrameTooLarge, Overloaded, ConnectionLost if the server has died or left, ServiceUnavailable if no
-        other appears in time, or LocalProtocolError if the client was never connected.
+        other appears in time, or LocalProtocolError if the client was never connected or an interceptor swallowed the
+        exception.
         """
         await self._enter()
         return self

@@ -37,7 +37,7 @@ def was_not_executed(error: BaseException) -> bool:
 
 
 def swallowed_error(name: str) -> LocalProtocolError:
-    """Return the error for a batch without results, because an interceptor swallowed the exception."""
+    """Return the error for a failed batch or open() whose exception an interceptor swallowed."""
     return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")
 
 

@@ -8,7 +8,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shmrpc.client.common.call_engine import CallEngine
-from shmrpc.client.common.call_errors import decode_error, ended_by_caller_error, not_opened_error, send_error
+from shmrpc.client.common.call_errors import (
+    decode_error,
+    ended_by_caller_error,
+    not_opened_error,
+    send_error,
+    swallowed_error,
+)
 from shmrpc.client.common.requests import decode_result, find_endpoint, prepare_open_arguments
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.streams.items import ItemDecoder, ItemRun, item_error
@@ -54,14 +60,19 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         return self._call.reply_metadata
 
     async def _enter(self) -> None:
-        """Enter the interceptors, and make the call inside of them. Leaves the interceptors again if this fails."""
+        """Enter the interceptors, and make the call inside of them. Leaves the interceptors again if this fails.
+
+        Raises LocalProtocolError if an interceptor swallowed the exception, because the block needs a call.
+        """
         client = self._client
         self._call = client._new_call(self._name)
         async with AsyncExitStack() as stack:
             await client._enter_interceptors(stack, self._call)
             await self._begin(stack)
             self._stack = stack.pop_all()
-        self._has_begun = True
+            self._has_begun = True
+            return
+        raise swallowed_error(self._name)
 
     async def _begin(self, stack: AsyncExitStack) -> None:
         """Wait for a session, and send the request without waiting for a reply. Leaving ``stack`` ends the call.

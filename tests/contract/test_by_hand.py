@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal
 
 import pytest
 
 import shmrpc
+from tests.contract.conftest import Harness
 from tests.helpers import stream_service
 from tests.helpers.server_process import eventually_seen, timeouts
 
@@ -105,6 +107,38 @@ async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> Non
                 await asyncio.sleep(0.001)
         with pytest.raises(ValueError, match="three"):
             await call.result()
+
+
+async def test_an_invalid_item_raises_and_the_items_after_it_are_read(client: Any) -> None:
+    async with client.open(count, 5) as call:
+        for n in range(5):
+            if n in (0, 3):
+                assert await call.read() == n
+            else:
+                with pytest.raises(shmrpc.DecodeError, match=r"count\(\): the result cannot be decoded"):
+                    await call.read()
+        with pytest.raises(shmrpc.EndOfStream):
+            await call.read()
+
+
+def count(n: int) -> Iterator[Literal[0, 3]]:
+    """Declare some of the items that the endpoint yields; the others are invalid."""
+    raise NotImplementedError
+
+
+async def test_a_handler_that_recurses_too_deeply_is_no_invalid_item(harness: Harness) -> None:
+    service = shmrpc.Service("tested.by.hand")
+
+    @service.endpoint
+    async def recurse() -> AsyncIterator[int]:
+        yield 1
+        raise RecursionError("too deep")
+
+    async with harness.serve(service), harness.connect(service.name) as client, client.open("recurse") as call:
+        assert await call.read() == 1
+        for _ in range(2):
+            with pytest.raises(RecursionError, match="too deep"):
+                await call.read()
 
 
 async def test_a_deadline_ends_who_reads_and_who_writes(client: Any) -> None:

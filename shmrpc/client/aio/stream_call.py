@@ -81,8 +81,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
         """Wait for the next item and return it. A cancelled read takes no item.
 
         Raises EndOfStream after the last item and after the block, the error of a failed call, DecodeError for an
-        invalid item, with which later items may be lost, and LocalProtocolError for an endpoint with one result: see
-        :meth:`result`.
+        invalid item, after which the next read returns the item behind it, and LocalProtocolError for an endpoint with
+        one result: see :meth:`result`.
         """
         return await self._read()
 

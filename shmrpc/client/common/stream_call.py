@@ -139,25 +139,25 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() returns no stream: use `{self._await_keyword}call.result()`")
         async with self._read_lock():
-            try:
-                while True:
+            while True:
+                try:
                     for item in self._items:
                         return item  # type: ignore[no-any-return]
                     if self._runs:
                         self._items = iter(self._decode_next_run())
-                    elif await self._stream_exchange.wait_ready():
-                        self._runs = self._stream_exchange.take_runs()
-                    else:
-                        break
-            except UNREADABLE as error:
-                raise decode_error(self._name, error) from None
+                        continue
+                except UNREADABLE as error:  # Narrow: a handler may raise one of these, too.
+                    raise decode_error(self._name, error) from None
+                if not await self._stream_exchange.wait_ready():
+                    break
+                self._runs = self._stream_exchange.take_runs()
             self._check_failure()
             raise EndOfStream(f"{self._name}() has ended: there are no more items")
 
     def _decode_next_run(self) -> Iterable[Any]:
         """Remove the next run of received items, and return its items.
 
-        Raises one of UNREADABLE for an invalid item, also in the iteration.
+        Raises one of UNREADABLE for an invalid item, also in the iteration, which can go on with the next item.
         """
         count, data = self._runs.pop(0)
         return self._decoder.decode_array(data) if count else [self._decoder.decode_one(data)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
+import sys
 import threading
+import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -131,3 +134,27 @@ def test_a_thread_that_waits_within_its_own_block_raises(sync_client: shmrpc.syn
         thread.start()
     thread.join()
     assert (got, future.result()) == ([3], 3)
+
+
+def test_a_call_that_is_added_amid_another_one_gets_its_own_result(sync_client: shmrpc.sync.Client) -> None:
+    """Another thread or a signal handler may add a call between any two lines of the batch."""
+    added: list[tuple[int, concurrent.futures.Future[int]]] = []
+
+    def trace(frame: types.FrameType, event: str, value: object) -> Any:
+        if not frame.f_code.co_filename.endswith("client/common/batch.py"):
+            return None
+        if event == "line":
+            added.append((len(added), batch.add(len(added), 0)))
+        return trace
+
+    with sync_client.batch() as batch:
+        add = batch.add
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            future = add(1000, 0)
+        finally:
+            sys.settrace(before)
+    assert len(added) > 3
+    assert future.result() == 1000
+    assert [(expected, each.result()) for expected, each in added if each.result() != expected] == []

@@ -79,8 +79,8 @@ class _CollectedCalls(Generic[_F]):
         self._client = client
         self._block = block
         self._make_future: Callable[[BatchBlock, str], _F] = future
-        self._entries: list[_Entry] = []
-        self._futures: list[tuple[_F, Any]] = []
+        #: The calls, their futures and the types of their results.
+        self._calls: list[tuple[_Entry, _F, Any]] = []
 
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
         """Return a function that adds a call of an endpoint and returns its future.
@@ -100,8 +100,7 @@ class _CollectedCalls(Generic[_F]):
         """
         self._block.check_not_ended(name)
         future = self._make_future(self._block, name)
-        self._entries.append((name, args, kwargs))
-        self._futures.append((future, kind))
+        self._calls.append(((name, args, kwargs), future, kind))  # In one step: several threads may add calls.
         return future
 
     async def send(self, error: BaseException | None) -> None:
@@ -111,18 +110,19 @@ class _CollectedCalls(Generic[_F]):
         future only.
         """
         self._block.finish()
+        entries = [entry for entry, _, _ in self._calls]
         try:
-            if error is None and self._entries:
-                self._resolve_futures(*await self._client._send_batch(self._entries))
-        finally:  # Cancels futures without outcome. Keeps no reference: tracebacks may refer to this object.
-            for future, _ in self._futures:
+            if error is None and entries:
+                self._resolve_futures(*await self._client._send_batch(entries))
+        finally:  # Cancels futures without outcome. Keeps no reference: tracebacks may refer to this object and frame.
+            for _, future, _ in self._calls:
                 future.cancel()
-            self._futures.clear()
-            self._entries.clear()
+            self._calls.clear()
+            entries.clear()
 
     def _resolve_futures(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
         """Set the result or the exception of each future that is not done. ``errors`` are by position."""
-        for index, (future, kind) in enumerate(self._futures):
+        for index, ((name, _, _), future, kind) in enumerate(self._calls[: len(results)]):
             if future.done():
                 continue
             if index in errors:
@@ -136,7 +136,7 @@ class _CollectedCalls(Generic[_F]):
                     result = self._client._codec.convert(result, kind)
                 future.set_result(result)
             except UNREADABLE as error:
-                future.set_exception(decode_error(self._entries[index][0], error))
+                future.set_exception(decode_error(name, error))
 
 
 class BaseBatch(Generic[_F]):

@@ -94,6 +94,20 @@ async def test_a_result_that_has_come_stays_after_the_block(client: Any) -> None
     assert await call.result() == 1
 
 
+async def test_unread_items_are_not_read_after_the_block(client: Any) -> None:
+    async with client.open("doubled") as call:
+        for n in range(5):
+            await call.write(n)
+        assert await call.read() == 0
+        await call.done_writing()
+    for _ in range(2):
+        with pytest.raises(shmrpc.EndOfStream, match=r"doubled\(\) was ended by its caller"):
+            await call.read()
+    async with client.open("count", 5) as call:
+        assert await call.read() == 0
+    assert [item async for item in call] == []
+
+
 async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> None:
     async with client.open("fail_after", 2) as call:
         assert [await call.read(), await call.read()] == [0, 1]

@@ -44,6 +44,8 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._stack = AsyncExitStack()
         #: True once the block was entered.
         self._has_begun = False
+        #: True once the block was left.
+        self._has_ended = False
         self._has_written_all = False
         #: Received runs of items that were not read, and the remaining items of the run that is being read.
         self._runs: list[ItemRun] = []
@@ -88,7 +90,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._streams = shape is not None and shape.streams
         stream_exchange = self._stream_exchange = client._stream_exchange_class(session, call, streams=self._streams)
         self._open_upload()
-        stack.callback(stream_exchange.end)
+        stack.callback(self._end)
         while True:
             try:
                 stream_exchange.begin(*client._encode(number, call, args, kwargs))
@@ -97,6 +99,11 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
                 call.id = session.next_id()
             except BaseException as error:
                 raise session.convert_error(self._name, error) from None
+
+    def _end(self) -> None:
+        """End the call, and let reads raise EndOfStream, also if items were not read."""
+        self._has_ended = True
+        self._stream_exchange.end()
 
     @abstractmethod
     def _open_upload(self) -> None:
@@ -139,7 +146,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() returns no stream: use `{self._await_keyword}call.result()`")
         async with self._read_lock():
-            while True:
+            while not self._has_ended:
                 try:
                     for item in self._items:
                         return item  # type: ignore[no-any-return]
@@ -151,6 +158,8 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
                 if not await self._stream_exchange.wait_ready():
                     break
                 self._runs = self._stream_exchange.take_runs()
+            if self._has_ended:
+                raise ended_by_caller_error(self._name)
             self._check_failure()
             raise EndOfStream(f"{self._name}() has ended: there are no more items")
 

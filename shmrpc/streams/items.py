@@ -34,7 +34,10 @@ class ItemDecoder:
         self._decode_array = codec.decoder(list.__class_getitem__(kind))
 
     def decode_array(self, data: Body) -> Iterable[Any]:
-        """Return the items in an array. Iteration raises one of UNREADABLE at an invalid item."""
+        """Return the items in an array. Iteration raises one of UNREADABLE at an invalid item, and can go on after it.
+
+        The call raises one of UNREADABLE for data that is no array of MessagePack.
+        """
         try:
             items = self._decode_array(data)
         except UNREADABLE:
@@ -68,6 +71,5 @@ class ItemDecoder:
         return items
 
     def _decode_each(self, data: Body) -> Iterator[Any]:
-        """Yield the items of an array, decoded one by one. Raises one of UNREADABLE at an invalid item."""
-        for body in _split.decode(data):
-            yield self.decode_one(bytes(body))
+        """Return the items of an array, decoded one by one; see :meth:`decode_array`."""
+        return map(self.decode_one, map(bytes, _split.decode(data)))  # A generator would end at the first error.

@@ -1,9 +1,13 @@
-"""Waiting for a call of a batch before the batch is sent: a wait that would never end raises at once."""
+"""Waiting before a batch is sent, and adding calls afterwards: a wait that would never end raises at once."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import functools
+import sys
 import threading
+import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -76,6 +80,48 @@ async def test_a_batch_that_is_never_entered_is_never_sent() -> None:
             await client.batch().add(1, 2)
 
 
+async def test_a_call_cannot_be_added_to_a_batch_that_was_sent() -> None:
+    """The future of such a call would never be done."""
+    async with connect(services.service) as client:
+        async with client.batch() as batch:
+            first = batch.add(1, 2)
+        for add in (batch.add, functools.partial(batch.call, "add")):
+            with pytest.raises(shmrpc.LocalProtocolError, match=r"batch has ended.*`async with client\.batch"):
+                add(3, 4)
+        assert first.result() == 3
+
+
+async def test_a_call_cannot_be_added_while_the_batch_is_sent() -> None:
+    async def add_later(batch: Any) -> Any:
+        return batch.add(3, 4)
+
+    async with connect(services.service) as client:
+        async with client.batch() as batch:
+            first = batch.add(1, 2)
+            task = asyncio.create_task(add_later(batch))  # Runs once the end of the block waits for the reply.
+        assert first.result() == 3
+        with pytest.raises(shmrpc.LocalProtocolError, match="batch has ended"):
+            await task
+
+
+async def test_a_call_cannot_be_added_after_a_block_that_has_raised() -> None:
+    async with connect(services.service) as client:
+        with pytest.raises(ZeroDivisionError):
+            async with client.batch() as batch:
+                raise ZeroDivisionError
+        with pytest.raises(shmrpc.LocalProtocolError, match="batch has ended"):
+            batch.add(1, 2)
+
+
+def test_a_thread_cannot_add_a_call_to_a_batch_that_was_sent(sync_client: shmrpc.sync.Client) -> None:
+    with sync_client.batch() as batch:
+        first = batch.add(1, 2)
+    for add in (batch.add, functools.partial(batch.call, "add")):
+        with pytest.raises(shmrpc.LocalProtocolError, match=r"batch has ended.*`with client\.batch"):
+            add(3, 4)
+    assert first.result() == 3
+
+
 def test_a_thread_that_waits_within_its_own_block_raises(sync_client: shmrpc.sync.Client) -> None:
     with sync_client.batch() as batch:
         future = batch.add(1, 2)
@@ -88,3 +134,27 @@ def test_a_thread_that_waits_within_its_own_block_raises(sync_client: shmrpc.syn
         thread.start()
     thread.join()
     assert (got, future.result()) == ([3], 3)
+
+
+def test_a_call_that_is_added_amid_another_one_gets_its_own_result(sync_client: shmrpc.sync.Client) -> None:
+    """Another thread or a signal handler may add a call between any two lines of the batch."""
+    added: list[tuple[int, concurrent.futures.Future[int]]] = []
+
+    def trace(frame: types.FrameType, event: str, value: object) -> Any:
+        if not frame.f_code.co_filename.endswith("client/common/batch.py"):
+            return None
+        if event == "line":
+            added.append((len(added), batch.add(len(added), 0)))
+        return trace
+
+    with sync_client.batch() as batch:
+        add = batch.add
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            future = add(1000, 0)
+        finally:
+            sys.settrace(before)
+    assert len(added) > 3
+    assert future.result() == 1000
+    assert [(expected, each.result()) for expected, each in added if each.result() != expected] == []

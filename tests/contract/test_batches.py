@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import weakref
 from collections.abc import AsyncIterator
 from functools import partial
@@ -20,6 +21,11 @@ UNSENDABLE = object()
 
 class Broken:
     """A value that can be encoded, but not decoded."""
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
 
 
 def _refuse(data: object) -> Broken:
@@ -44,6 +50,10 @@ def made() -> shmrpc.Service:
     @service.endpoint
     def broken(value: int) -> Any:
         return Broken() if value < 0 else np.full(20_000, value)
+
+    @service.endpoint
+    def point(x: int) -> Point:
+        return Point(x) if x else "none"  # type: ignore[return-value]  # Results are not checked here.
 
     @service.endpoint
     async def count(n: int) -> AsyncIterator[int]:
@@ -187,6 +197,30 @@ async def test_a_result_that_cannot_be_read_fails_its_own_call_alone(harness: Ha
         with pytest.raises(shmrpc.DecodeError, match=r"broken\(\): the result cannot be decoded"):
             await mapped(results, client, "broken", [1, 2, -1, 3])
         assert [int(each[0]) for each in results] == [1, 2]
+
+
+async def test_a_client_of_a_service_gets_results_of_the_declared_types(harness: Harness) -> None:
+    """Also by name, as in calls. A client that has only the name of the service gets results as they were sent."""
+    service = made()
+    async with harness.serve(service), harness.connect(service) as client:
+        async with client.batch() as batch:
+            sent = [batch.point(1), batch.call("point", 1), batch.add(1, 2), batch.echo({"x": 1})]
+            wrong = batch.point(0)
+        assert [each.result() for each in sent] == [Point(1), Point(1), 3, {"x": 1}]
+        assert await client.point(1) == Point(1)
+        assert [each async for each in client.map("point", [1, 2])] == [Point(1), Point(2)]
+        with pytest.raises(shmrpc.DecodeError, match=r"point\(\): the result cannot be decoded"):
+            wrong.result()
+        async with harness.connect(service.name) as untyped, untyped.batch() as batch:
+            sent = [batch.point(1), batch.call(_point, 1)]
+        assert [each.result() for each in sent] == [{"x": 1}, Point(1)]
+
+
+def _point(x: int) -> Point:
+    return Point(x)
+
+
+_point.__name__ = "point"
 
 
 async def test_another_server_answers_the_calls_of_the_endpoints_that_it_has(harness: Harness) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal
 
 import pytest
 
 import shmrpc
+from tests.contract.conftest import Harness
 from tests.helpers import stream_service
 from tests.helpers.server_process import eventually_seen, timeouts
 
@@ -75,6 +77,37 @@ async def test_leaving_the_block_cancels_the_handler(client: Any) -> None:
         await call.read()
 
 
+async def test_a_result_that_has_not_come_when_the_block_is_left(client: Any) -> None:
+    async with client.open("total") as call:
+        waiting = asyncio.ensure_future(call.result())
+        await asyncio.sleep(0)
+    for result in (waiting, call.result(), call.result()):
+        with pytest.raises(shmrpc.EndOfStream, match=r"total\(\) was ended by its caller"):
+            await result
+
+
+async def test_a_result_that_has_come_stays_after_the_block(client: Any) -> None:
+    async with client.open("total") as call:
+        await call.write(1)
+        await call.done_writing()
+        assert await call.result() == 1
+    assert await call.result() == 1
+
+
+async def test_unread_items_are_not_read_after_the_block(client: Any) -> None:
+    async with client.open("doubled") as call:
+        for n in range(5):
+            await call.write(n)
+        assert await call.read() == 0
+        await call.done_writing()
+    for _ in range(2):
+        with pytest.raises(shmrpc.EndOfStream, match=r"doubled\(\) was ended by its caller"):
+            await call.read()
+    async with client.open("count", 5) as call:
+        assert await call.read() == 0
+    assert [item async for item in call] == []
+
+
 async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> None:
     async with client.open("fail_after", 2) as call:
         assert [await call.read(), await call.read()] == [0, 1]
@@ -88,6 +121,38 @@ async def test_an_error_of_the_handler_ends_reads_and_writes(client: Any) -> Non
                 await asyncio.sleep(0.001)
         with pytest.raises(ValueError, match="three"):
             await call.result()
+
+
+async def test_an_invalid_item_raises_and_the_items_after_it_are_read(client: Any) -> None:
+    async with client.open(count, 5) as call:
+        for n in range(5):
+            if n in (0, 3):
+                assert await call.read() == n
+            else:
+                with pytest.raises(shmrpc.DecodeError, match=r"count\(\): the result cannot be decoded"):
+                    await call.read()
+        with pytest.raises(shmrpc.EndOfStream):
+            await call.read()
+
+
+def count(n: int) -> Iterator[Literal[0, 3]]:
+    """Declare some of the items that the endpoint yields; the others are invalid."""
+    raise NotImplementedError
+
+
+async def test_a_handler_that_recurses_too_deeply_is_no_invalid_item(harness: Harness) -> None:
+    service = shmrpc.Service("tested.by.hand")
+
+    @service.endpoint
+    async def recurse() -> AsyncIterator[int]:
+        yield 1
+        raise RecursionError("too deep")
+
+    async with harness.serve(service), harness.connect(service.name) as client, client.open("recurse") as call:
+        assert await call.read() == 1
+        for _ in range(2):
+            with pytest.raises(RecursionError, match="too deep"):
+                await call.read()
 
 
 async def test_a_deadline_ends_who_reads_and_who_writes(client: Any) -> None:

@@ -147,6 +147,25 @@ async def test_an_interceptor_may_give_a_failure_away(harness: Harness) -> None:
     assert log.steps == ["outer in", "outer out"] * 2
 
 
+async def test_a_call_that_cannot_be_opened_raises_although_an_interceptor_gives_its_failure_away(
+    harness: Harness,
+) -> None:
+    """A block that has begun needs an open call."""
+    log = Log()
+
+    @contextlib.contextmanager
+    def forgive(call: shmrpc.Call) -> Iterator[None]:
+        with contextlib.suppress(shmrpc.InvalidArguments):
+            yield
+
+    async with connected(harness, [], [log.plain("outer"), forgive]) as client:
+        opened = client.open("total", numbers=[1])
+        with pytest.raises(shmrpc.LocalProtocolError, match="total: it failed, and an interceptor swallowed"):
+            async with opened:
+                pytest.fail("the block was entered")
+    assert log.steps == ["outer in", "outer out"]
+
+
 async def test_a_stream_that_is_left_early_leaves_the_interceptors_of_both_sides(harness: Harness) -> None:
     log = Log()
     async with connected(harness, [log.plain("server")], [log.plain("client")]) as client:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Generator
 from typing import Protocol
 
+from shmrpc.basics.clock import seconds_until
 from shmrpc.basics.deadlines import Deadlines
 from shmrpc.client.common.call_errors import connection_lost_error
 from shmrpc.client.common.requests import result_body
@@ -201,7 +202,7 @@ class LoopSession(Session[Connection]):
             return await self.connection.wait_for_room()
         since = self._read_progress.sample()
         try:
-            async with asyncio.timeout(max(0.0, (call.deadline - since) / 1e9)):
+            async with asyncio.timeout(max(0.0, seconds_until(call.deadline))):
                 await self.connection.wait_for_room()
         except TimeoutError:
             if self.shared_memory.take_back(call.id):

@@ -44,7 +44,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
 
         Raises InvalidArguments for an endpoint without streams or with several streams to write, EndpointNotFound,
         EncodeError, FrameTooLarge, Overloaded, ConnectionLost if the server has died or left, ServiceUnavailable if no
-        other appears in time, or LocalProtocolError if the client was never connected.
+        other appears in time, or LocalProtocolError if the client was never connected or an interceptor swallowed the
+        exception.
         """
         await self._enter()
         return self
@@ -80,8 +81,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
         """Wait for the next item and return it. A cancelled read takes no item.
 
         Raises EndOfStream after the last item and after the block, the error of a failed call, DecodeError for an
-        invalid item, with which later items may be lost, and LocalProtocolError for an endpoint with one result: see
-        :meth:`result`.
+        invalid item, after which the next read returns the item behind it, and LocalProtocolError for an endpoint with
+        one result: see :meth:`result`.
         """
         return await self._read()
 
@@ -89,7 +90,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
         """Wait for the result of an endpoint that returns one, and return it. Raises the error of a failed call.
 
         Most handlers return their result after the end of the written stream: see :meth:`done_writing`. Further calls
-        return it again. Raises DecodeError for an invalid result, and LocalProtocolError for an endpoint that streams.
+        return it again, also after the block. Raises EndOfStream if the block was left before the result came,
+        DecodeError for an invalid result, and LocalProtocolError for an endpoint that streams.
         """
         return await self._result()
 

@@ -14,16 +14,11 @@ from shmrpc.basics.clock import AHEAD, host_nanoseconds
 from shmrpc.client.common.call_options import CallOptions
 from shmrpc.client.common.endpoint_group import EndpointGroup
 from shmrpc.client.common.reconnector import Reconnector
-from shmrpc.client.common.requests import (
-    declared_result_type,
-    find_endpoint,
-    find_endpoint_name,
-    is_group,
-    reject_streams,
-)
+from shmrpc.client.common.requests import find_endpoint, find_endpoint_name, is_group, reject_streams
 from shmrpc.client.common.session import Session
 from shmrpc.service.call import Call, Metadata, deadlines_seen, earliest_deadline
 from shmrpc.service.endpoints import Endpoint
+from shmrpc.service.signature import result_type
 from shmrpc.values.sharing import empty_array, empty_buffer
 from shmrpc.wire import frames
 from shmrpc.wire.codec import Body, Codec
@@ -265,7 +260,7 @@ class BaseClient(Generic[_L]):
         neither a name nor a function.
         """
         name = self._endpoint_name(endpoint)
-        return name, self._result_type(name) if isinstance(endpoint, str) else declared_result_type(endpoint)
+        return name, self._result_type(name) if isinstance(endpoint, str) else result_type(endpoint)
 
     def _native_call(
         self, session: Session[Any], number: int, kind: Any, read: Callable[[Body], Any]

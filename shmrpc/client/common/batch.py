@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 from shmrpc.client.common.batch_request import UnconvertedResult
 from shmrpc.client.common.call_engine import CallEngine
 from shmrpc.client.common.call_errors import decode_error
-from shmrpc.client.common.requests import declared_result_type
 from shmrpc.errors import LocalProtocolError
 from shmrpc.wire.codec import UNREADABLE, require_converted
 
@@ -41,7 +40,7 @@ class BatchBlock:
         self._owner = self._current()
 
     def finish(self) -> None:
-        """Record the end of the block, after which waiting is allowed."""
+        """Record the end of the block, after which waiting is allowed, and adding is not."""
         self._owner = None
 
     def check_not_inside(self, endpoint: str) -> None:
@@ -56,6 +55,14 @@ class BatchBlock:
         """Raise LocalProtocolError before the end of the block, in every task and thread."""
         if self._owner is not None:
             raise self.not_sent_error(endpoint)
+
+    def check_not_ended(self, endpoint: str) -> None:
+        """Raise LocalProtocolError after the end of the block, when a call can no longer be added."""
+        if self._owner is None:
+            raise LocalProtocolError(
+                f"{endpoint}() cannot be added, because the batch has ended: collect further calls in another "
+                f"`{self._with_statement}`"
+            )
 
     def not_sent_error(self, endpoint: str) -> LocalProtocolError:
         """Return the error for a caller that needs a result before the calls were sent."""
@@ -72,28 +79,28 @@ class _CollectedCalls(Generic[_F]):
         self._client = client
         self._block = block
         self._make_future: Callable[[BatchBlock, str], _F] = future
-        self._entries: list[_Entry] = []
-        self._futures: list[tuple[_F, Any]] = []
+        #: The calls, their futures and the types of their results.
+        self._calls: list[tuple[_Entry, _F, Any]] = []
 
     def make_adder(self, endpoint: Any) -> Callable[..., _F]:
         """Return a function that adds a call of an endpoint and returns its future.
 
-        An endpoint given by name has results of type Any. Raises TypeError if ``endpoint`` is neither a name nor a
-        function, EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client
-        was never connected.
+        Raises TypeError if ``endpoint`` is neither a name nor a function, EndpointNotFound, InvalidArguments for an
+        endpoint with streams, and LocalProtocolError if the client was never connected.
         """
-        name = self._client._endpoint_name(endpoint)
+        name, kind = self._client._endpoint_name_and_type(endpoint)
         self._client._check_batchable(name)
-        return functools.partial(self._add, name, declared_result_type(endpoint))
+        return functools.partial(self._add, name, kind)
 
     def _add(self, name: str, kind: Any, /, *args: Any, **kwargs: Any) -> _F:
         """Add a call of an endpoint with results of type ``kind``; return its future.
 
-        Keeps the arguments without a copy; :meth:`send` encodes them.
+        Keeps the arguments without a copy; :meth:`send` encodes them. Raises LocalProtocolError after the end of the
+        block, because the future would never be done.
         """
+        self._block.check_not_ended(name)
         future = self._make_future(self._block, name)
-        self._entries.append((name, args, kwargs))
-        self._futures.append((future, kind))
+        self._calls.append(((name, args, kwargs), future, kind))  # In one step: several threads may add calls.
         return future
 
     async def send(self, error: BaseException | None) -> None:
@@ -103,18 +110,19 @@ class _CollectedCalls(Generic[_F]):
         future only.
         """
         self._block.finish()
+        entries = [entry for entry, _, _ in self._calls]
         try:
-            if error is None and self._entries:
-                self._resolve_futures(*await self._client._send_batch(self._entries))
-        finally:  # Cancels futures without outcome. Keeps no reference: tracebacks may refer to this object.
-            for future, _ in self._futures:
+            if error is None and entries:
+                self._resolve_futures(*await self._client._send_batch(entries))
+        finally:  # Cancels futures without outcome. Keeps no reference: tracebacks may refer to this object and frame.
+            for _, future, _ in self._calls:
                 future.cancel()
-            self._futures.clear()
-            self._entries.clear()
+            self._calls.clear()
+            entries.clear()
 
     def _resolve_futures(self, results: list[Any], errors: Mapping[int, Exception]) -> None:
         """Set the result or the exception of each future that is not done. ``errors`` are by position."""
-        for index, (future, kind) in enumerate(self._futures):
+        for index, ((name, _, _), future, kind) in enumerate(self._calls[: len(results)]):
             if future.done():
                 continue
             if index in errors:
@@ -128,7 +136,7 @@ class _CollectedCalls(Generic[_F]):
                     result = self._client._codec.convert(result, kind)
                 future.set_result(result)
             except UNREADABLE as error:
-                future.set_exception(decode_error(self._entries[index][0], error))
+                future.set_exception(decode_error(name, error))
 
 
 class BaseBatch(Generic[_F]):

@@ -6,6 +6,7 @@ from shmrpc.errors import (
     ConnectionLost,
     DecodeError,
     EncodeError,
+    EndOfStream,
     FrameTooLarge,
     LocalProtocolError,
     Overloaded,
@@ -25,13 +26,18 @@ def not_opened_error(name: str, with_statement: str) -> LocalProtocolError:
     return LocalProtocolError(f"{name}() is not open: use `{with_statement} as call:`")
 
 
+def ended_by_caller_error(name: str) -> EndOfStream:
+    """Return the error for a call by open() whose block was left before its end."""
+    return EndOfStream(f"{name}() was ended by its caller")
+
+
 def was_not_executed(error: BaseException) -> bool:
     """Return True if a call with this error was certainly not executed, so that it may be repeated."""
     return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
 def swallowed_error(name: str) -> LocalProtocolError:
-    """Return the error for a batch without results, because an interceptor swallowed the exception."""
+    """Return the error for a failed batch or open() whose exception an interceptor swallowed."""
     return LocalProtocolError(f"{name}: it failed, and an interceptor swallowed the exception; let it raise instead")
 
 

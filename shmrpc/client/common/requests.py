@@ -19,7 +19,6 @@ from shmrpc.host.runtime_dir import check_name
 from shmrpc.service.call import Call, check_metadata
 from shmrpc.service.endpoints import Endpoint
 from shmrpc.service.service import Service
-from shmrpc.service.signature import result_type
 from shmrpc.transport.connection import Frame
 from shmrpc.values.blocks import Unmapped
 from shmrpc.wire import frames
@@ -97,11 +96,6 @@ def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
         if len(same) == 1:
             return same[0]
     return name
-
-
-def declared_result_type(endpoint: Any) -> Any:
-    """Return the declared type of an endpoint's result or stream items; Any if it is given by name."""
-    return Any if isinstance(endpoint, str) else result_type(endpoint)
 
 
 def decode_result(name: str, decode: Callable[[Body], Any], body: Body) -> Any:

@@ -8,7 +8,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, ClassVar, Generic, TypeVar
 
 from shmrpc.client.common.call_engine import CallEngine
-from shmrpc.client.common.call_errors import decode_error, not_opened_error, send_error
+from shmrpc.client.common.call_errors import (
+    decode_error,
+    ended_by_caller_error,
+    not_opened_error,
+    send_error,
+    swallowed_error,
+)
 from shmrpc.client.common.requests import decode_result, find_endpoint, prepare_open_arguments
 from shmrpc.errors import EndOfStream, LocalProtocolError
 from shmrpc.streams.items import ItemDecoder, ItemRun, item_error
@@ -38,6 +44,8 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._stack = AsyncExitStack()
         #: True once the block was entered.
         self._has_begun = False
+        #: True once the block was left.
+        self._has_ended = False
         self._has_written_all = False
         #: Received runs of items that were not read, and the remaining items of the run that is being read.
         self._runs: list[ItemRun] = []
@@ -54,14 +62,19 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         return self._call.reply_metadata
 
     async def _enter(self) -> None:
-        """Enter the interceptors, and make the call inside of them. Leaves the interceptors again if this fails."""
+        """Enter the interceptors, and make the call inside of them. Leaves the interceptors again if this fails.
+
+        Raises LocalProtocolError if an interceptor swallowed the exception, because the block needs a call.
+        """
         client = self._client
         self._call = client._new_call(self._name)
         async with AsyncExitStack() as stack:
             await client._enter_interceptors(stack, self._call)
             await self._begin(stack)
             self._stack = stack.pop_all()
-        self._has_begun = True
+            self._has_begun = True
+            return
+        raise swallowed_error(self._name)
 
     async def _begin(self, stack: AsyncExitStack) -> None:
         """Wait for a session, and send the request without waiting for a reply. Leaving ``stack`` ends the call.
@@ -77,7 +90,7 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         self._streams = shape is not None and shape.streams
         stream_exchange = self._stream_exchange = client._stream_exchange_class(session, call, streams=self._streams)
         self._open_upload()
-        stack.callback(stream_exchange.end)
+        stack.callback(self._end)
         while True:
             try:
                 stream_exchange.begin(*client._encode(number, call, args, kwargs))
@@ -86,6 +99,11 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
                 call.id = session.next_id()
             except BaseException as error:
                 raise session.convert_error(self._name, error) from None
+
+    def _end(self) -> None:
+        """End the call, and let reads raise EndOfStream, also if items were not read."""
+        self._has_ended = True
+        self._stream_exchange.end()
 
     @abstractmethod
     def _open_upload(self) -> None:
@@ -128,25 +146,27 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         if not self._streams:
             raise LocalProtocolError(f"{self._name}() returns no stream: use `{self._await_keyword}call.result()`")
         async with self._read_lock():
-            try:
-                while True:
+            while not self._has_ended:
+                try:
                     for item in self._items:
                         return item  # type: ignore[no-any-return]
                     if self._runs:
                         self._items = iter(self._decode_next_run())
-                    elif await self._stream_exchange.wait_ready():
-                        self._runs = self._stream_exchange.take_runs()
-                    else:
-                        break
-            except UNREADABLE as error:
-                raise decode_error(self._name, error) from None
+                        continue
+                except UNREADABLE as error:  # Narrow: a handler may raise one of these, too.
+                    raise decode_error(self._name, error) from None
+                if not await self._stream_exchange.wait_ready():
+                    break
+                self._runs = self._stream_exchange.take_runs()
+            if self._has_ended:
+                raise ended_by_caller_error(self._name)
             self._check_failure()
             raise EndOfStream(f"{self._name}() has ended: there are no more items")
 
     def _decode_next_run(self) -> Iterable[Any]:
         """Remove the next run of received items, and return its items.
 
-        Raises one of UNREADABLE for an invalid item, also in the iteration.
+        Raises one of UNREADABLE for an invalid item, also in the iteration, which can go on with the next item.
         """
         count, data = self._runs.pop(0)
         return self._decoder.decode_array(data) if count else [self._decoder.decode_one(data)]
@@ -159,8 +179,10 @@ class StreamCallEngine(ABC, Generic[_W, _R]):
         async with self._read_lock():
             await self._stream_exchange.wait_ready()
         self._check_failure()
-        assert self._stream_exchange.body is not None
-        return decode_result(self._name, self._decoder.decode_one, self._stream_exchange.body)  # type: ignore[no-any-return]
+        body = self._stream_exchange.body
+        if body is None:  # The block was left before the result came, or while this reader waited.
+            raise ended_by_caller_error(self._name)
+        return decode_result(self._name, self._decoder.decode_one, body)  # type: ignore[no-any-return]
 
     @abstractmethod
     def _write_lock(self) -> AbstractAsyncContextManager[Any, Any]:

@@ -37,7 +37,8 @@ class StreamCall(StreamCallEngine[_W, _R]):
     Leaving the block ends the call and cancels a handler that is still running. One thread may write while another one
     reads. Several writers are serialized, and so are several readers. An exception that a signal handler raises in a
     method ends the call, so that no item in the middle of a stream is lost. A method that waits raises
-    CallStopped if the client is stopped. After the block, write(), read() and result() raise EndOfStream.
+    CallStopped if the client is stopped. After the block, write() and read() raise EndOfStream, and so does result()
+    if the result had not come.
     """
 
     _with_keyword, _await_keyword = "with", ""

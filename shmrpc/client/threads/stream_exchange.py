@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 from shmrpc import _core
-from shmrpc.client.common.call_errors import connection_lost_error
+from shmrpc.client.common.call_errors import connection_lost_error, ended_by_caller_error
 from shmrpc.client.common.stream_exchange import StreamExchange
 from shmrpc.client.common.uploads import SourceUpload
 from shmrpc.client.threads.coroutine_runner import iter_steps
 from shmrpc.client.threads.session import ThreadSession
-from shmrpc.errors import EndOfStream, RemoteProtocolError, ShmrpcError
+from shmrpc.errors import RemoteProtocolError, ShmrpcError
 from shmrpc.service.call import Call
 from shmrpc.streams.credit import WORTH_GRANTING, ReceiveWindow, weight
 from shmrpc.streams.items import ItemRun
@@ -190,7 +190,7 @@ class ThreadStreamExchange(StreamExchange):
     def end(self) -> None:
         """End the call and its sources without waiting; see the base class."""
         self._session.calls.close(self.call.id)
-        self.fail(EndOfStream(f"{self.call.endpoint}() was ended by its caller"))
+        self.fail(ended_by_caller_error(self.call.endpoint))
 
 
 class _StepwiseSource(SourceUpload):

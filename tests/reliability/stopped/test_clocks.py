@@ -145,6 +145,33 @@ def test_a_deadline_means_the_same_in_another_time_namespace() -> None:
                     client.with_options(timeout=0.1).wait_for_ever()
 
 
+#: A client that sends one-way calls to a server in its own loop, which reads nothing until one of them waits for room.
+ONE_WAY = """
+    import asyncio, shmrpc
+    service = shmrpc.Service("tested.one.way")
+    heard = []
+    @service.endpoint
+    def hear(value: int) -> None:
+        heard.append(value)
+    @service.endpoint
+    def count() -> int:
+        return len(heard)
+    async def main():
+        async with shmrpc.serve(service), shmrpc.connect(service, timeout=60) as client:
+            for i in range(5_000):
+                await client.with_options(timeout=600).notify(hear, i)
+            print(await client.count(), flush=True)
+    asyncio.run(main())
+"""
+
+
+def test_a_one_way_call_waits_for_room_until_its_deadline_in_another_time_namespace() -> None:
+    if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
+        pytest.skip("this host does not allow time namespaces")
+    with Script(ONE_WAY, under=SHIFTED) as shifted:
+        assert shifted.line() == "5000"
+
+
 def test_a_deadline_means_the_same_over_nats_to_and_from_another_time_namespace(nats: NatsServer) -> None:
     if subprocess.run([*SHIFTED, "true"], capture_output=True).returncode:
         pytest.skip("this host does not allow time namespaces")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 import shmrpc
-from shmrpc.transport.nats import address, subjects
+from shmrpc.transport.nats import address, status, subjects
 from shmrpc.transport.nats.link import link as links
 from shmrpc.transport.nats.link.link import Link
 from tests.helpers.nats_servers import NatsServer
@@ -116,3 +117,34 @@ async def test_a_subscription_whose_caller_is_cancelled_ends(nats: NatsServer, m
             with pytest.raises(asyncio.CancelledError):
                 await subscribing
         await until(lambda: not subscribed(link))
+
+
+@pytest.mark.parametrize("confirmed", [0, 1])
+async def test_failed_rounds_of_a_reconnection_leave_one_use_and_one_subscription_of_each_kind(
+    own: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, confirmed: int
+) -> None:
+    """Of each round's subscriptions, the hellos' or the status requests' is not confirmed; the link stays open."""
+    caplog.set_level(logging.INFO, "shmrpc.server")
+    async with shmrpc.serve(service, at=own.url):
+        with monkeypatch.context() as patched:
+            numbers = fail_flushes(patched, lambda number: number >= confirmed)
+            own.kill()
+            own.start()
+            await until(lambda: len(numbers) > confirmed + 3)
+        async with used_link(own.url) as link:
+            await until(lambda: f"serving at {own.url} again" in caplog.text)
+            await until(lambda: subscribed(link) == [subjects.hello(service.name), subjects.STATUS])
+            async with shmrpc.connect(service.name, at=own.url, timeout=PATIENCE) as client:
+                assert await client.double(2) == 4
+            await until(lambda: link.users == 2)  # The server's, and the test's.
+            reports = await status.statuses(address.parse(own.url.removeprefix("nats://"))[0])
+            assert [each.report.service for each in reports] == [service.name]
+    assert not links._links[asyncio.get_running_loop()]
+
+
+async def test_a_closed_server_reports_no_status_over_a_link_that_others_use(nats: NatsServer) -> None:
+    async with used_link(nats.url) as link:
+        async with shmrpc.serve(service, at=nats.url):
+            assert subscribed(link) == [subjects.hello(service.name), subjects.STATUS]
+        await until(lambda: not subscribed(link))
+        assert link.users == 1

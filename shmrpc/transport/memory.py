@@ -287,7 +287,8 @@ class MemoryRegistry:
 
     def __init__(self) -> None:
         self._listeners: dict[str, MemoryListener] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        #: Futures of the clients that wait, in order of arrival.
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def claim(self, listener: MemoryListener) -> None:
         """Register a listener under its name. Raises ServiceInUse if another one has it."""
@@ -305,8 +306,7 @@ class MemoryRegistry:
 
     def wake_waiters(self) -> None:
         """Let the clients that wait for a server check again."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -325,9 +325,12 @@ class MemoryRegistry:
                     listener = self._listeners.get(service)
                     if listener is not None and listener.health == "serving":
                         return listener.accept(max_frame)
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters[waiter] = None
+                    try:
+                        await waiter
+                    finally:
+                        del self._waiters[waiter]
         except TimeoutError:
             names = ", ".join(self._listeners) or "none"
             raise ServiceUnavailable(

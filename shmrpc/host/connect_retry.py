@@ -73,6 +73,7 @@ class ConnectRetry:
                 f"a server exists, but admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
                 f"(shmrpc serve --allow-user {os.geteuid()})"
             )
+            self._note(self._reason)
         except ConnectionLost as error:
             self.record_failure(error)
         return None

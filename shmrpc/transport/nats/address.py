@@ -80,7 +80,8 @@ class NatsAddress:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for ``nats.connect``, after reading the files of the login and of TLS.
 
-        Raises ValueError, naming the option, for an unusable file, and ImportError if ``creds`` or ``nkey`` needs a missing package.
+        Raises ValueError, naming the option, for an unusable file, and ImportError if ``creds`` or ``nkey`` needs a
+        missing package.
         """
         file_arguments = {"creds": "user_credentials", "nkey": "nkeys_seed"}
         arguments: dict[str, Any] = {file_arguments.get(name, name): value for name, value in self.login}

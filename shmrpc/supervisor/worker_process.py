@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from shmrpc.host import fork
-from shmrpc.host.processes import explain_no_progress
+from shmrpc.host.processes import describe_killed, explain_no_progress
 from shmrpc.server.server import CLOSE_TIMEOUT
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import ServeConfig
@@ -301,7 +301,7 @@ class WorkerProcess:
         """Way in which the worker has ended, as the predicate of a sentence. Read this after the end."""
         code = self.process.returncode
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            return describe_killed(-code)
         return f"exited with code {code}"
 
     def sample_cpu(self) -> None:

@@ -158,6 +158,22 @@ def test_a_worker_that_is_killed_before_it_serves_is_replaced(app: Path) -> None
         assert server.wait(STOPPING) == 0
 
 
+def workers_of(server: ServerProcess) -> set[int]:
+    """Return the workers that serve, from the server's report; none if the server does not answer."""
+    return {pid for report in collect_reports() if report.pid == server.pid for pid in report.workers}
+
+
+def test_a_worker_that_is_killed_by_a_signal_without_a_name_is_replaced(app: Path) -> None:
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2") as server:
+        before = workers_of(server)
+        victim = min(before)
+        os.kill(victim, 40)
+        assert eventually(lambda: len(workers_of(server) - before) == 1 and victim not in workers_of(server))
+        errors = server.stop()
+    assert f"worker {victim} was killed by signal 40" in errors
+    assert "Traceback" not in errors
+
+
 def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path) -> None:
     with beginning(app, 2) as server:
         for count in range(1, 6):

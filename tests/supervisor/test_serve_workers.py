@@ -25,7 +25,7 @@ from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 SERVICE = """
-    import os, pathlib, shmrpc
+    import ctypes, os, pathlib, signal, shmrpc
 
     here = pathlib.Path(__file__).parent
     (here / f"begun-{os.getpid()}").touch()
@@ -40,6 +40,14 @@ SERVICE = """
     @service.endpoint
     def variable(name: str) -> str | None:
         return os.environ.get(name)
+
+    @service.endpoint
+    def fork_in_c() -> int:
+        child = ctypes.PyDLL(None).fork()  # Python's fork() would close the sockets of the worker.
+        if not child:
+            while True:
+                signal.pause()
+        return child
 """
 
 
@@ -172,6 +180,18 @@ def test_a_worker_that_is_killed_by_a_signal_without_a_name_is_replaced(app: Pat
         errors = server.stop()
     assert f"worker {victim} was killed by signal 40" in errors
     assert "Traceback" not in errors
+
+
+def test_a_killed_worker_whose_socket_another_process_holds_is_replaced(app: Path) -> None:
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2") as server:
+        before = workers_of(server)
+        with shmrpc.sync.connect("spread", timeout=60) as client:
+            victim, child = client.pid(), client.fork_in_c()
+        try:
+            os.kill(victim, signal.SIGKILL)
+            assert eventually(lambda: len(workers_of(server) - before) == 1 and victim not in workers_of(server))
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path) -> None:

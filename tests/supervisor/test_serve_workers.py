@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -192,6 +193,27 @@ def test_a_killed_worker_whose_socket_another_process_holds_is_replaced(app: Pat
             assert eventually(lambda: len(workers_of(server) - before) == 1 and victim not in workers_of(server))
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_after_a_restart_that_stops_half_way_clients_are_spread_over_all_workers(app: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"))
+        before = workers_of(server)
+        (app / "hold").touch()
+        os.kill(server.pid, signal.SIGHUP)
+        assert eventually(lambda: have_begun(app, 3))
+        # The supervisor can open no socket to a second new worker.
+        limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        (app / "hold").unlink()
+        assert server.process.stderr is not None
+        lines = iter(server.process.stderr.readline, "")
+        assert any("the present workers continue" in line for line in lines)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        assert eventually(lambda: len(workers_of(server)) == 2 and len(workers_of(server) & before) == 1)
+        connected = [shmrpc.sync.connect("spread", timeout=60) for _ in range(4)]
+        pids = [stack.enter_context(client).pid() for client in connected]
+        assert sorted(Counter(pids).values()) == [2, 2]
 
 
 def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path) -> None:

@@ -16,12 +16,15 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import shmrpc
+from shmrpc.pools import blocking_pool
 from tests.helpers import pool_tasks as tasks
+from tests.helpers.server_process import eventually
 from tests.pools import pool_values as values
 
 LOOP = "either"
@@ -171,6 +174,30 @@ def test_nor_does_that_of_an_executor(executor: shmrpc.sync.Pool) -> None:
         assert kept() is None
 
 
+def map_long_ago(
+    monkeypatch: pytest.MonkeyPatch, executor: shmrpc.sync.Pool, function: Callable[..., Any], item: object
+) -> Iterator[Any]:
+    """Return the iterator of a map() that was called long before now, and whose timeout has passed."""
+    with monkeypatch.context() as patched:
+        patched.setattr(blocking_pool, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - 1000))
+        return executor.map(function, [item], timeout=500)
+
+
+def test_the_timeout_of_map_counts_from_its_call(executor: shmrpc.sync.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = map_long_ago(monkeypatch, executor, tasks.slow, 30.0)
+    with pytest.raises(TimeoutError):
+        next(late)
+
+
+def test_results_that_arrived_can_be_read_after_the_timeout(
+    executor: shmrpc.sync.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed = executor.stats().completed
+    late = map_long_ago(monkeypatch, executor, tasks.add, 1)
+    assert eventually(lambda: executor.stats().completed > completed)
+    assert list(late) == [2]
+
+
 def test_an_executor_has_the_number_of_its_workers(executor: shmrpc.sync.Pool) -> None:
     assert executor._max_workers == 1
     executor.resize(2)
@@ -243,6 +270,7 @@ DAEMON = """
 import os, sys
 os.closerange(0, 3)
 import shmrpc
+from shmrpc.pools import blocking_pool
 
 def opened():
     return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]

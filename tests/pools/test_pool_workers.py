@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.pools.processes import spawned_process
 from shmrpc.pools.processes.cpus import usable_cpus
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
@@ -157,6 +159,37 @@ async def test_a_pool_that_is_closed_gives_threads_no_more_than_its_grace(tmp_pa
     async with shmrpc.pool(1, grace=0.1) as pool:
         await pool.run(tasks.leave_thread, str(tmp_path / "go"))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("grace", [math.inf, 1e10])
+async def test_a_pool_whose_grace_has_no_end_closes_its_descriptors(grace: float) -> None:
+    async with shmrpc.pool(1, grace=grace) as pool:
+        (worker,) = pool._engine.workers.workers
+    assert (worker.process.pidfd, worker.process.control.fileno()) == (-1, -1)
+
+
+class _SilentPoll:
+    """A poll object whose descriptor becomes readable in the third wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[float | None] = []
+
+    def register(self, *_: object) -> None:
+        pass
+
+    def poll(self, milliseconds: float | None) -> list[object]:
+        self.waits.append(milliseconds)
+        return [object()] if len(self.waits) == 3 else []
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10])
+def test_a_wait_that_is_longer_than_the_system_can_count_goes_on(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = _SilentPoll()
+    monkeypatch.setattr(spawned_process, "new_poll", lambda: poll)
+    assert spawned_process.wait_readable(0, timeout)
+    assert poll.waits == [2**31 - 1] * 3
 
 
 @pytest.mark.parametrize("also", ["worker", "fork server"])

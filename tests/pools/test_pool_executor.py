@@ -214,6 +214,10 @@ def test_dask_computes_with_it(executor: shmrpc.sync.Pool) -> None:
         assert dask.compute(total) == (45,)
 
 
+async def test_a_task_within_a_worker_can_be_cancelled_until_it_begins(pool: shmrpc.Pool) -> None:
+    assert await pool.run(values.nested_cancellations) == [[True, False], True, "second", True, ["second"], []]
+
+
 async def test_a_pool_says_what_it_is(pool: shmrpc.Pool, executor: shmrpc.sync.Pool) -> None:
     assert (repr(pool), repr(executor)) == (
         "<shmrpc.pool of 1 worker, open>",

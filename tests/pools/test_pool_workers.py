@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.pools import handler_processes
 from shmrpc.pools.processes import spawned_process
 from shmrpc.pools.processes.cpus import usable_cpus
 from tests.helpers import pool_tasks as tasks
@@ -190,6 +192,50 @@ def test_a_wait_that_is_longer_than_the_system_can_count_goes_on(
     monkeypatch.setattr(spawned_process, "new_poll", lambda: poll)
     assert spawned_process.wait_readable(0, timeout)
     assert poll.waits == [2**31 - 1] * 3
+
+
+async def test_a_broken_pool_of_handlers_is_closed_after_its_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler_processes, "pool", lambda: shmrpc.pool(2))
+    processes, go = handler_processes.HandlerProcesses(), tmp_path / "go"
+    calls = [asyncio.create_task(processes.run(tasks.wait_for, [str(go)], {})) for _ in range(2)]
+    await asyncio.sleep(0)
+    broken = await processes._open()
+    while not all(worker.busy for worker in broken.stats().workers):
+        await asyncio.sleep(0.001)
+    pids = [worker.pid for worker in broken.stats().workers]
+    pids.append(parent_of(pids[0]))
+    broken._engine.lifecycle.fail(shmrpc.PoolBroken("the pool is broken"))
+    with pytest.raises(RuntimeError, match="the pool is broken"):
+        await processes.run(tasks.pid, [], {})
+    assert await processes.run(tasks.pid, [], {}) not in pids
+    opened = await processes._open()
+    os.kill(pids[0], signal.SIGKILL)
+    (failed,), (running,) = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert "the pool is broken" in str(failed.exception())
+    assert await processes._open() is opened
+    go.touch()
+    assert await running == str(go)
+    await processes.close()
+    assert all(map(gone, pids))
+
+
+async def test_a_handler_that_raises_pool_broken_leaves_its_pool_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler_processes, "pool", lambda: shmrpc.pool(1))
+    processes = handler_processes.HandlerProcesses()
+
+    def fail() -> None:
+        raise shmrpc.PoolBroken("of another pool")
+
+    try:
+        opened = await processes._open()
+        with pytest.raises(RuntimeError, match="of another pool"):
+            await processes.run(fail, [], {})
+        assert await processes.run(tasks.add, [1], {}) == 2
+        assert await processes._open() is opened
+    finally:
+        await processes.close()
 
 
 @pytest.mark.parametrize("also", ["worker", "fork server"])

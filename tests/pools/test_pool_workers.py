@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,9 @@ import shmrpc
 from shmrpc.pools import handler_processes
 from shmrpc.pools.processes import spawned_process
 from shmrpc.pools.processes.cpus import usable_cpus
+from shmrpc.pools.processes.spawner import Spawner
+from shmrpc.pools.scheduling import remote_worker
+from shmrpc.pools.transfer import log_forwarding
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually
@@ -192,6 +197,38 @@ def test_a_wait_that_is_longer_than_the_system_can_count_goes_on(
     monkeypatch.setattr(spawned_process, "new_poll", lambda: poll)
     assert spawned_process.wait_readable(0, timeout)
     assert poll.waits == [2**31 - 1] * 3
+
+
+@pytest.mark.parametrize("failing", ["share_progress", "log_receiver"])
+async def test_a_process_for_which_the_pool_has_no_room_ends(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned = list[spawned_process.SpawnedProcess]()
+    sockets = list[socket.socket]()
+    spawn, socket_pair = Spawner.spawn, log_forwarding.socket_pair
+
+    def remember_spawned(self: Spawner, number: int) -> spawned_process.SpawnedProcess:
+        spawned.append(spawn(self, number))
+        return spawned[-1]
+
+    def remember_sockets() -> tuple[socket.socket, socket.socket]:
+        sockets.extend(pair := socket_pair())
+        return pair
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no room")
+
+    monkeypatch.setattr(Spawner, "spawn", remember_spawned)
+    monkeypatch.setattr(log_forwarding, "socket_pair", remember_sockets)
+    if failing == "share_progress":
+        monkeypatch.setattr(remote_worker, "_share_progress", fail)
+    else:
+        monkeypatch.setattr(log_forwarding, "LogReceiver", fail)
+    with pytest.raises(shmrpc.PoolBroken, match="cannot start a worker"):
+        async with shmrpc.pool(1):
+            pass
+    (process,) = spawned
+    assert gone(process.pid)
+    assert (process.pidfd, process.control.fileno()) == (-1, -1)
+    assert {each.fileno() for each in sockets} == {-1}
 
 
 async def test_a_broken_pool_of_handlers_is_closed_after_its_last_call(

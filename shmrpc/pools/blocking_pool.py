@@ -286,10 +286,14 @@ class InlineBlockingPool(BlockingPool):
         """Number of workers: 1, because this process runs all tasks."""
         return 1
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Call the function; return its future, which is done. Raises RuntimeError after :meth:`shutdown`."""
+    def _check_open(self) -> None:
+        """Raise RuntimeError after :meth:`shutdown`."""
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Call the function; return its future, which is done. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return self._pool.submit(_call_here, function, *args, **kwargs)
 
     def map(
@@ -302,8 +306,16 @@ class InlineBlockingPool(BlockingPool):
     ) -> Iterator[Any]:
         """Call the function with the items of each iterable, each time that a result is read; yield the results.
 
-        ``timeout`` and ``chunksize`` have no effect. Raises what the function raises.
+        ``timeout`` and ``chunksize`` have no effect. Raises RuntimeError after :meth:`shutdown`. The iterator raises
+        what the function raises.
         """
+        self._check_open()
+        return self._iterate_here(fn, iterables, on_progress)
+
+    def _iterate_here(
+        self, fn: Callable[..., Any], iterables: Sequence[Iterable[Any]], on_progress: OnProgress | None
+    ) -> Generator[Any, None, None]:
+        """Call the function each time that a result is read; yield the results."""
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(report_progress(on_progress, iterables))
             for ended, args in enumerate(zip(*iterables, strict=False), 1):
@@ -314,11 +326,13 @@ class InlineBlockingPool(BlockingPool):
                 yield results.pop()
 
     def broadcast(self, value: _R) -> _R:
-        """Return the value unchanged: tasks run in this process."""
+        """Return the value unchanged: tasks run in this process. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return value
 
     def scatter(self, values: Iterable[_R]) -> list[_R]:
-        """Return the values unchanged."""
+        """Return the values unchanged. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return list(values)
 
     def resize(self, workers: int) -> None:
@@ -330,7 +344,7 @@ class InlineBlockingPool(BlockingPool):
         return self._pool.stats()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new tasks."""
+        """Refuse new tasks. Maps that have begun go on."""
         self._is_shut_down = True
 
 

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,24 @@ async def nested_cancellations() -> list[Any]:
             return [answers, waiting.cancelled(), result, ended.cancelled(), begun, errors]
     finally:
         loop.set_exception_handler(None)
+
+
+def nested_shutdown() -> list[str]:
+    """Use a blocking pool within a worker after its end; return the errors."""
+    with shmrpc.sync.pool(2) as pool:
+        begun = pool.map(abs, [-1, -2])
+        assert next(begun) == 1
+    assert list(begun) == [2]
+    calls: list[Callable[[], object]] = [
+        lambda: pool.submit(abs, -1),
+        lambda: pool.map(abs, [-1]),
+        lambda: pool.broadcast(1),
+        lambda: pool.scatter([1]),
+    ]
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+    return errors

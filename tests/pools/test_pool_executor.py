@@ -214,6 +214,10 @@ def test_dask_computes_with_it(executor: shmrpc.sync.Pool) -> None:
         assert dask.compute(total) == (45,)
 
 
+async def test_a_blocking_pool_within_a_worker_refuses_calls_after_its_end(pool: shmrpc.Pool) -> None:
+    assert await pool.run(values.nested_shutdown) == ["cannot schedule new futures after shutdown"] * 4
+
+
 async def test_a_task_within_a_worker_can_be_cancelled_until_it_begins(pool: shmrpc.Pool) -> None:
     assert await pool.run(values.nested_cancellations) == [[True, False], True, "second", True, ["second"], []]
 

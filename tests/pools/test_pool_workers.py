@@ -231,6 +231,21 @@ async def test_a_process_for_which_the_pool_has_no_room_ends(failing: str, monke
     assert {each.fileno() for each in sockets} == {-1}
 
 
+async def test_the_tasks_of_workers_that_have_ended_count_as_completed() -> None:
+    async with shmrpc.pool(2) as pool:
+        assert [each async for each in pool.map(tasks.add, range(10))] == list(range(1, 11))
+        with pytest.raises(ValueError, match="five"):
+            await pool.run(tasks.fail_at, 5)
+        for worker in pool.stats().workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        while pool.stats().replaced < 2:
+            await asyncio.sleep(0.001)
+        assert pool.stats().completed == 11
+        with pytest.raises(shmrpc.WorkerDied):
+            await pool.run(tasks.die)
+        assert pool.stats().completed == 11
+
+
 async def test_a_broken_pool_of_handlers_is_closed_after_its_last_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,9 +207,9 @@ impl QueueMembership {
     /// received, unless `immediate` is true, which discards them.
     pub fn shut_down(&self, immediate: bool, timeout: u64) -> Result<(), ObjectError> {
         let shut = self.queue()?.shut_down(immediate, deadline_after(timeout));
-        shut.map_err(|error| self.map_shared_error(error))?;
+        // Also after an error: the queue may be shut down then, and a part of the items dropped.
         self.wake_all_sets();
-        Ok(())
+        shut.map_err(|error| self.map_shared_error(error))
     }
 
     /// Returns true if the queue refuses further items.

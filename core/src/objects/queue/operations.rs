@@ -164,9 +164,10 @@ impl QueueMembership {
     fn expire_claims(&self, queue: &ObjectQueue, timeout: u64) -> Result<(), ObjectError> {
         let expiry = queue.expiry();
         if expiry.is_some_and(|expiry| expiry <= clock::now()) {
-            let expired = queue.expire(deadline_after(timeout));
-            let (_, wakeups) = expired.map_err(|error| self.map_shared_error(error))?;
+            let mut wakeups = Wakeups::default();
+            let expired = queue.expire(deadline_after(timeout), &mut wakeups);
             self.wake_for(wakeups);
+            expired.map_err(|error| self.map_shared_error(error))?;
         }
         Ok(())
     }

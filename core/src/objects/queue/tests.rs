@@ -7,7 +7,7 @@ use crate::objects::memory::ObjectAddress;
 use crate::objects::memory::shape::Shape;
 use crate::objects::object::downcast;
 use crate::objects::registry::Handle;
-use crate::queue::{Form, Head, Limits, layout};
+use crate::queue::{ClaimOutcome, Form, Head, Limits, Source, layout};
 use crate::shared_heap::owner_lock::NEVER;
 use crate::shared_heap::undo_log::UndoLog;
 use crate::testing::LONG;
@@ -86,6 +86,20 @@ fn an_immediate_shutdown_that_is_interrupted_wakes_the_sleepers() {
     let is_woken = until_interrupted("shutdown", |queue| {
         let is_begun = || queue.unchecked_queue().is_shut_down();
         interrupt(queue, is_begun, || queue.shut_down(true, 0))
+    });
+    assert!(is_woken);
+}
+
+#[test]
+fn the_items_of_expired_claims_wake_a_reader_though_others_cannot_return() {
+    let is_woken = until_interrupted("expiry", |queue| {
+        for _ in 0..ITEMS_PUT {
+            let claimed = queue.unchecked_queue().claim(Source::Queue, 1, NEVER);
+            assert!(matches!(claimed.unwrap().0, ClaimOutcome::Item(_)));
+        }
+        assert_eq!(queue.depth(), 0);
+        let operate = || queue.peek(1, 0).map(drop);
+        interrupt(queue, || queue.depth() > 0, operate)
     });
     assert!(is_woken);
 }

@@ -3,6 +3,7 @@
 use super::error::ObjectError;
 use super::members::lock_file::{LockFile, ObjectMembers};
 use super::members::watcher::{Chore, Watch, Watched};
+use super::membership::Membership;
 use super::memory::layout::AT_MEMBERS;
 use super::memory::{ObjectAddress, ObjectMemory};
 use super::object::{Kinds, Object};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 /// Makes this process a member of an object. The caller holds the entry lock, and keeps it. `is_writable` is true if
 /// the caller wants to write to a single-writer store. Notifies the watchers of other members, and recovers the last
-/// member of its slot and all dead members, which may wait for an owner lock.
+/// member of its slot and all dead members, which may wait for an owner lock; wakes all sleepers if there were any.
 ///
 /// Raises `Full` if the object has the maximum number of members, EBUSY if the recovery of a dead member must be
 /// repeated later, and what `Object::join` of the kind raises. After an error the caller drops the lock file, which
@@ -41,9 +42,13 @@ pub(super) fn join(
     crash::point!(MemberEntered);
     object.join(is_writable)?;
     // Only a member can take the owner lock.
-    if has_remains && !object.recover_contents(slot) {
-        let what = "what a dead member has left in it cannot be recovered";
-        return Err(ObjectError::from_errno(what, libc::EBUSY));
+    if has_remains {
+        if !object.recover_contents(slot) {
+            let what = "what a dead member has left in it cannot be recovered";
+            return Err(ObjectError::from_errno(what, libc::EBUSY));
+        }
+        // The watchers of other members no longer find the dead member, and wake no sleeper.
+        wake_after_recovery(membership);
     }
     membership.notify_watchers();
     recover_dead(&*object);
@@ -94,11 +99,17 @@ pub(super) fn recover_dead(object: &dyn Object) {
         }
     }
     if any {
-        for set in membership.sets() {
-            set.rewake();
-        }
-        membership.wake_all_sets();
+        wake_after_recovery(membership);
     }
+}
+
+/// Wakes all sleepers after the recovery of a dead member, which may have freed what they wait for, or may have died
+/// before it woke them.
+fn wake_after_recovery(membership: &Membership) {
+    for set in membership.sets() {
+        set.rewake();
+    }
+    membership.wake_all_sets();
 }
 
 /// Recovers what the last member of a slot held, as far as that needs no owner lock, and frees its wait slots. This
@@ -155,6 +166,7 @@ pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Du
             remove(lock_file);
         }
     }
+    membership.members().mark_left(); // Also without the entry lock.
     lock_file.close();
     membership.close_file();
     object.close_files();
@@ -221,5 +233,52 @@ fn recheck(object: &dyn Object) {
         if object.is_available(set) {
             membership.wake_next(set);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::region::Kind;
+    use crate::objects::kinds;
+    use crate::objects::members::{MEMBER_SIZE, MemberLocks};
+    use crate::objects::memory::layout::AT_PERMITS;
+    use crate::objects::memory::shape::Shape;
+    use crate::objects::semaphore::PERMITS;
+    use crate::objects::semaphore::permits::Permits;
+    use crate::testing::fork;
+    use crate::wait::wait_set::WakeMethod;
+
+    #[test]
+    fn a_member_that_joins_in_the_slot_of_a_dead_one_wakes_the_sleepers() {
+        let name = format!("lifecycle-{}", std::process::id());
+        let lock_file = std::env::temp_dir().join(format!("{name}@shared.lock"));
+        let address = ObjectAddress { name, lock_file };
+        let open = || kinds::open(&address, Shape::new(Kind::Lock, 1)).unwrap();
+        let handle = open().expect("it is created");
+        let membership = handle.object().membership();
+        // All other slots are in use: the first by a dead member, the others by living ones.
+        let (own, mut dead) = (membership.members().slot(), None);
+        for slot in (0..256).filter(|&slot| slot != own) {
+            let entry = AT_MEMBERS + slot as usize * MEMBER_SIZE;
+            membership
+                .mapping()
+                .u64_at(entry)
+                .store(1 << 32 | 1, Relaxed);
+            match dead {
+                None => dead = Some(slot),
+                Some(_) => assert!(membership.lock_file().try_lock_slot(slot).unwrap()),
+            }
+        }
+        let dead = membership.members().id_at(dead.expect("a slot"));
+        let permits = Permits::new(membership.mapping().clone(), AT_PERMITS, 1);
+        assert!(permits.try_acquire(0, dead));
+        let mut sleeper = membership.thread_slot(PERMITS).unwrap();
+        sleeper.draw_ticket();
+        sleeper.announce(WakeMethod::Futex).unwrap();
+        let joined = fork(|| std::mem::forget(open().expect("it exists")));
+        assert_eq!(joined.wait(), 0);
+        assert!(!permits.is_held(0, dead));
+        assert!(sleeper.withdraw().unwrap(), "the sleeper was not woken");
     }
 }

@@ -101,8 +101,10 @@ impl Progress {
     pub fn begin(&self, slot: usize) -> bool {
         let next = |word| {
             let state = ChunkState::of(word);
-            let begun = state.begun + 1;
-            (state.begun < state.limit).then(|| ChunkState { begun, ..state }.word())
+            (state.begun < state.limit).then(|| {
+                let begun = state.begun + 1;
+                ChunkState { begun, ..state }.word()
+            })
         };
         // Relaxed, as everywhere here: the word orders nothing but itself, and only the common order of its values
         // matters. Arguments and results travel over the connection.
@@ -239,6 +241,18 @@ mod tests {
         assert_eq!(page.shorten(1, 0), ChunkState { begun: 0, limit: 0 });
         assert!(!page.begin(1));
         assert!(!page.begin(0));
+    }
+
+    #[test]
+    fn no_task_is_begun_beyond_the_greatest_count() {
+        let page = page();
+        let state = ChunkState {
+            begun: u32::MAX,
+            limit: u32::MAX,
+        };
+        page.slot(0).store(state.word(), Ordering::Relaxed);
+        assert!(!page.begin(0));
+        assert_eq!(page.slot(0).load(Ordering::Relaxed), state.word());
     }
 
     #[test]

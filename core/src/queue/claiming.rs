@@ -241,11 +241,10 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         self.set(t, HELD, held.saturating_sub(1))
     }
 
-    /// Return the items of expired claims to the queue, as [`give_back`](Self::give_back) does. Return the time of the
-    /// next expiry, in nanoseconds of CLOCK_MONOTONIC; None if no claim expires. This takes several transactions: after
-    /// an error some items have returned, and their wake-ups are lost.
-    pub fn expire(&self, deadline: u64) -> Result<(Option<u64>, Wakeups), HeapError> {
-        let mut wakeups = Wakeups::default();
+    /// Return the items of expired claims to the queue, as [`give_back`](Self::give_back) does, and add their wake-ups
+    /// to `wakeups`, which the caller does even after an error: this takes several transactions, and some items have
+    /// returned then. Return the time of the next expiry, in nanoseconds of CLOCK_MONOTONIC; None if no claim expires.
+    pub fn expire(&self, deadline: u64, wakeups: &mut Wakeups) -> Result<Option<u64>, HeapError> {
         loop {
             let (next, some, more) = self.allocator.undo_log().transact(deadline, |t| {
                 let expiry = self.get(t, EXPIRY)?;
@@ -269,9 +268,9 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
                 self.set(t, EXPIRY, next)?;
                 Ok((next, some, next != 0 && next <= now))
             })?;
-            wakeups = wakeups.and(some);
+            *wakeups = wakeups.and(some);
             if !more {
-                return Ok(((next != 0).then_some(next), wakeups));
+                return Ok((next != 0).then_some(next));
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Shutting a queue down.
 
-use super::layout::{AT_ONCE, HELD, SHUT};
-use super::{ByteMemory, ClaimEnd, ClaimOutcome, Queue, Source};
+use super::claim_table::RETURNED_CLAIMS;
+use super::layout::{AT_ONCE, HELD, SHUT, TAKEN};
+use super::{ByteMemory, Queue};
 use crate::shared_heap::access::ReadWords;
+use crate::shared_heap::undo_log::Transaction;
 use crate::shared_heap::{HeapError, Members};
 
 impl<W: ByteMemory, M: Members> Queue<W, M> {
@@ -19,10 +21,31 @@ impl<W: ByteMemory, M: Members> Queue<W, M> {
         if !immediate {
             return Ok(());
         }
-        while let (ClaimOutcome::Item(claim), _) = self.claim(Source::Queue, 0, deadline)? {
-            let _ = self.acknowledge(&claim, ClaimEnd::Done, false, deadline)?;
-        }
+        while journal.transact(deadline, |t| self.drop_next(t))? {}
         Ok(())
+    }
+
+    /// Drop the next waiting item, which counts as processed. Needs no claim, because the table of claims may be full.
+    /// Return false if no item waits.
+    fn drop_next(&self, t: &mut Transaction<'_, W, M>) -> Result<bool, HeapError> {
+        if let Some(index) = self.claims.pop(t, RETURNED_CLAIMS)? {
+            self.remove_claim(t, index)?;
+        } else {
+            let listed = self.items_in_list(t)?;
+            if listed == 0 {
+                return Ok(false);
+            }
+            let mut cursor = self.head(t)?;
+            while cursor.is_at_end() {
+                self.advance_chunk(t, &mut cursor)?;
+            }
+            self.next_item(t, &mut cursor)?;
+            let taken = self.get(t, TAKEN)?;
+            self.set(t, TAKEN, taken.wrapping_add(1))?;
+            self.move_head(t, cursor, listed == 1)?;
+        }
+        self.complete(t, 1)?;
+        Ok(true)
     }
 
     /// Return true if the queue accepts no more items. A hint.

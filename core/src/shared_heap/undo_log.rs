@@ -67,8 +67,9 @@ impl<W: Words, M: Members> UndoLog<W, M> {
         let mut transaction = self.begin(deadline)?;
         let changed = change(&mut transaction);
         if changed.is_ok() {
-            if !self.0.is_own_process() {
-                return Err(HeapError::Detached); // Forked within the change: the parent ends the transaction.
+            if !self.0.is_member() {
+                // Forked within the change, or left meanwhile: the parent or another member ends the transaction.
+                return Err(HeapError::Detached);
             }
             transaction.commit();
         }
@@ -260,11 +261,12 @@ impl<W: Words, M: Members> Transaction<'_, W, M> {
 }
 
 impl<W: Words, M: Members> Drop for Transaction<'_, W, M> {
-    /// Undoes the changes that are not committed, then releases the lock. Does nothing in a forked child.
+    /// Undoes the changes that are not committed, then releases the lock. Does nothing in a forked child, nor after
+    /// this process has left.
     #[inline]
     fn drop(&mut self) {
         let seqlock = &self.log.0;
-        if self.changed > 0 && seqlock.is_own_process() {
+        if self.changed > 0 && seqlock.is_member() {
             match self.log.roll_back() {
                 Ok(()) => drop(seqlock.end_change(self.sequence)),
                 Err(corruption) => drop(seqlock.poison(corruption)),

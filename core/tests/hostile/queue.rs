@@ -137,7 +137,7 @@ impl Has {
             }
             12 => match self.over.pop() {
                 Some(claim) => queue.release_memory(&claim, AT_ONCE).map(drop),
-                None => queue.expire(AT_ONCE).map(drop),
+                None => queue.expire(AT_ONCE, &mut Wakeups::default()).map(drop),
             },
             13 => queue.peek(script.byte().into(), AT_ONCE).map(drop),
             14 => queue

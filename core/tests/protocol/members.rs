@@ -4,7 +4,7 @@ use crate::model::{Arc, Mutex, Plain, model_within, thread};
 use _core::objects::members::Holder;
 use _core::objects::members::{MEMBER_SIZE, MemberId, MemberLocks, Members};
 use _core::objects::semaphore::permits::Permits;
-use _core::shared_heap::VecWords;
+use _core::shared_heap::{self, VecWords};
 use std::io;
 
 /// Number of slots for which there are members.
@@ -216,5 +216,20 @@ fn a_permit_that_is_acquired_as_its_process_leaves_is_released() {
         leaving.permits.release_all(leaving.id());
         taking.join().unwrap();
         assert_eq!(leaving.permits.count_free(), 1);
+    });
+}
+
+#[test]
+fn a_member_that_has_left_is_no_member_for_the_contents() {
+    model_within(2, || {
+        let (memory, kernel) = (memory(), Kernel::new());
+        let leaving = Member::join(&memory, &kernel, 1).0;
+        let id = leaving.id().0;
+        assert_eq!(shared_heap::Members::self_id(&leaving.members), id);
+        let joining = thread::spawn(move || Member::join(&memory, &kernel, 2).0);
+        leaving.members.leave().unwrap();
+        assert_eq!(shared_heap::Members::self_id(&leaving.members), 0);
+        let next = joining.join().unwrap();
+        assert!(!shared_heap::Members::is_alive(&next.members, id));
     });
 }

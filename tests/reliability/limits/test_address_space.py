@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import shmrpc
+from shmrpc import _core
 from tests.helpers.array_service import extents_mapped, memory_of, sum_of
 from tests.helpers.server_process import ServerProcess, eventually
 from tests.helpers.time_bound import bounded
@@ -39,6 +40,13 @@ def little_room(pid: int, room: int = ROOM) -> Iterator[None]:
     """Limit a process to little more address space than it has, without extents of earlier tests."""
     gc.collect()
     assert eventually(lambda: extents_mapped() == 0)
+    with limited(pid, room):
+        yield
+
+
+@contextlib.contextmanager
+def limited(pid: int, room: int = ROOM) -> Iterator[None]:
+    """Limit a process to little more address space than it has."""
     before = resource.prlimit(pid, resource.RLIMIT_AS)
     taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
     resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, before[1]))
@@ -91,6 +99,23 @@ def test_a_readable_loan_that_cannot_be_mapped_writable_fails_that_call(
                     ask(array)
             assert client.add(1, 2) == 3
         assert client.invert(array) == sum_of(ARRAY)
+
+
+def test_the_error_of_a_view_that_cannot_be_mapped_is_made_without_the_lock_of_its_buffer(
+    shared_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shmrpc.sync.connect("tested.large") as client:
+        block: Any = client.buffer(LARGE).obj
+        seen: list[bool] = []
+
+        def note(error: Exception, *_: object) -> None:
+            seen.append(block.released)
+
+        monkeypatch.setattr(_core.Unmapped, "__init__", note)
+        for view in (block.private, block.shared):
+            with limited(os.getpid()), pytest.raises(_core.Unmapped):
+                view()
+        assert seen == [False, False]
 
 
 async def test_a_stream_item_that_a_server_cannot_map_fails_its_call(shared_server: ServerProcess) -> None:

@@ -101,14 +101,23 @@ impl Channel {
     }
 
     /// Publish queued frames, as far as there is room, and wake the peer if any were published. Return true if any
-    /// were.
+    /// were. A violation is stored as the channel's fault, too.
     fn flush_frames(&self, writer: &mut FrameWriter<MappedRing>) -> Result<bool, Violation> {
-        let moved = writer.flush()?;
+        let flushed = writer.flush();
+        self.note_backlog(writer);
+        let moved = self.note_fault(flushed)?;
         if moved {
             self.wake_reader(writer);
         }
-        self.note_backlog(writer);
         Ok(moved)
+    }
+
+    /// Store the violation that a sender has found, if there is one, for the receiving thread. Return the result.
+    #[inline]
+    pub(super) fn note_fault<T>(&self, result: Result<T, Violation>) -> Result<T, Violation> {
+        result.inspect_err(|&violation| {
+            let _ = self.fault.set(violation);
+        })
     }
 
     /// Store the hint that frames are queued, or that none are. The caller holds the lock of the writer.
@@ -118,7 +127,7 @@ impl Channel {
     }
 
     /// Send queued frames, and if some are left, announce that this side waits for room, for which the peer then wakes
-    /// it. Does not sleep: the caller does so afterwards.
+    /// it. Does not sleep: the caller does so afterwards. A violation is stored as the channel's fault, too.
     pub fn await_room(&self) -> Result<(), Violation> {
         if !self.is_stalled() {
             return Ok(());
@@ -126,9 +135,88 @@ impl Channel {
         let mut writer = lock(&self.writer);
         loop {
             self.flush_frames(&mut writer)?;
-            if writer.backlog() == 0 || writer.announce_wait(self.sleep.flag())? {
+            if writer.backlog() == 0 {
+                return Ok(());
+            }
+            let announced = writer.announce_wait(self.sleep.flag());
+            if self.note_fault(announced)? {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::channel::{SendError, SleepMode};
+    use crate::connection::parcel::RELEASE_SIZE;
+    use crate::connection::peer_extents::ReleaseSender;
+    use crate::connection::segment::{Direction, Segment, size_for};
+    use crate::packet;
+    use crate::ring::RingMemory;
+    use crate::testing::file_in_memory;
+    use crate::wait::waker::{LoopWaker, Wakers};
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+
+    const CAPACITY: usize = 4096;
+
+    /// Create a channel with a frame that the peer has not read and for which the ring has no room left.
+    fn full() -> Arc<Channel> {
+        let file = file_in_memory();
+        file.set_len(size_for(CAPACITY) as u64).unwrap();
+        let segment = Segment::create(file.as_fd(), CAPACITY).unwrap();
+        let [bell, _] = packet::pair().unwrap();
+        let [updates, _] = packet::pair().unwrap();
+        let wakers = Wakers {
+            loop_waker: LoopWaker::new(bell),
+            semaphores: None,
+        };
+        let (direction, sleep) = (Direction::ServerToClient, SleepMode::Loop);
+        let channel = Channel::new(
+            segment,
+            direction,
+            wakers,
+            sleep,
+            1 << 20,
+            0,
+            updates,
+            1 << 20,
+        );
+        while lock(&channel.writer).send(1, 0, &[0; 8]).unwrap() {}
+        channel
+    }
+
+    /// Store an impossible index of the peer.
+    fn corrupt(channel: &Channel) {
+        let writer = lock(&channel.writer);
+        writer.memory().head().store(1 << 40, Ordering::Relaxed);
+    }
+
+    fn send(channel: &Channel) -> Result<(), SendError> {
+        let payload = [0; 8];
+        let keep = || Box::new(payload) as KeptPayload;
+        channel.send(1, 0, &payload, keep).map(drop)
+    }
+
+    #[test]
+    fn a_violation_behind_queued_frames_is_the_fault_of_the_channel() {
+        let channel = full();
+        send(&channel).unwrap();
+        assert!(channel.is_stalled());
+        corrupt(&channel);
+        assert!(matches!(send(&channel), Err(SendError::Violation(_))));
+        assert!(channel.fault().is_some() && channel.is_stalled());
+        assert!(channel.flush().is_err());
+    }
+
+    #[test]
+    fn a_violation_that_a_release_finds_is_the_fault_of_the_channel() {
+        let channel = full();
+        send(&channel).unwrap();
+        corrupt(&channel);
+        channel.send_release(&[0; RELEASE_SIZE]);
+        assert!(channel.fault().is_some());
     }
 }

@@ -185,9 +185,7 @@ impl Channel {
         if role == FrameRole::Begin && self.sleep == SleepMode::Thread && !writer.begin_call(id) {
             return Err(SendError::Overtaken);
         }
-        let sent = writer.send(opcode, id, payload).inspect_err(|&violation| {
-            let _ = self.fault.set(violation);
-        })?;
+        let sent = self.note_fault(writer.send(opcode, id, payload))?;
         if !sent {
             let (kept, len, max) = (writer.kept(), payload.len(), self.max_kept);
             // A single frame may have the maximum size, and tiny ones never add up to much.

@@ -8,23 +8,16 @@ use crate::violation::Violation;
 
 impl ReleaseSender for Channel {
     /// Send a release, or queue it. A sleeping peer is not woken: it receives releases before it allocates memory, and
-    /// at each sweep. Drop the release if the channel is closed. A violation is stored as the channel's fault, or, if
-    /// frames were queued before, left to the next flush.
+    /// at each sweep. Drop the release if the channel is closed. A violation is stored as the channel's fault.
     fn send_release(&self, payload: &[u8; RELEASE_SIZE]) {
         if self.shutdown.is_closed() {
             return;
         }
         let mut writer = lock(&self.writer);
-        match writer.send(RELEASE, 0, payload) {
-            Ok(true) => {}
-            Ok(false) => {
-                let _ = self.keep_frame(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
-                drop(writer);
-                let _ = self.await_room();
-            }
-            Err(violation) => {
-                let _ = self.fault.set(violation);
-            }
+        if let Ok(false) = self.note_fault(writer.send(RELEASE, 0, payload)) {
+            let _ = self.keep_frame(&mut writer, RELEASE, 0, Box::new(payload.to_vec()));
+            drop(writer);
+            let _ = self.await_room();
         }
     }
 

@@ -87,6 +87,8 @@ pub struct Members<W, L> {
     self_id: MemberId,
     /// True once this member watches the others.
     watches: AtomicBool,
+    /// True once this member has left, or is about to.
+    has_left: AtomicBool,
 }
 
 impl<W: Words, L: MemberLocks> Members<W, L> {
@@ -123,6 +125,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
             slot: SLOTS,
             self_id: MemberId(0),
             watches: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
         }
     }
 
@@ -264,8 +267,16 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.locks.unlock_slot(slot)
     }
 
+    /// Notes that this process leaves: from now on it is no member for the contents
+    /// ([`self_id`](shared_heap::Members::self_id) is 0), because other processes may take its owner locks over.
+    pub fn mark_left(&self) {
+        // Release: a thread that acquires what a later holder of an owner lock has written sees this.
+        self.has_left.store(true, Ordering::Release);
+    }
+
     /// Frees the slot of this member, and releases its lock: other processes then count it as gone.
     pub fn leave(&self) -> io::Result<()> {
+        self.mark_left();
         self.clear(self.slot);
         self.locks.unlock_slot(self.slot)
     }
@@ -306,10 +317,14 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
 }
 
 impl<W: Words, L: MemberLocks> shared_heap::Members for Members<W, L> {
-    /// Returns the id of this member, also once it has left; 0 for a process that only inspects.
+    /// Returns the id of this member; 0 once it has left, and for a process that only inspects.
     #[inline]
     fn self_id(&self) -> u64 {
-        self.self_id.0
+        // Relaxed: a mark alone, which is stored long after a thread of this process has acquired an owner lock.
+        match self.has_left.load(Ordering::Relaxed) {
+            true => 0,
+            false => self.self_id.0,
+        }
     }
 
     /// Returns true for this member, and for a member whose id its slot still has and whose lock is held or cannot be

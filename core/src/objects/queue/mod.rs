@@ -4,6 +4,8 @@ mod dropped;
 mod membership;
 mod object;
 mod operations;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use dropped::take_dropped;
 pub use membership::{DONE, ITEMS, QueueMembership, ROOM};

@@ -164,9 +164,10 @@ impl QueueMembership {
     fn expire_claims(&self, queue: &ObjectQueue, timeout: u64) -> Result<(), ObjectError> {
         let expiry = queue.expiry();
         if expiry.is_some_and(|expiry| expiry <= clock::now()) {
-            let expired = queue.expire(deadline_after(timeout));
-            let (_, wakeups) = expired.map_err(|error| self.map_shared_error(error))?;
+            let mut wakeups = Wakeups::default();
+            let expired = queue.expire(deadline_after(timeout), &mut wakeups);
             self.wake_for(wakeups);
+            expired.map_err(|error| self.map_shared_error(error))?;
         }
         Ok(())
     }
@@ -207,9 +208,9 @@ impl QueueMembership {
     /// received, unless `immediate` is true, which discards them.
     pub fn shut_down(&self, immediate: bool, timeout: u64) -> Result<(), ObjectError> {
         let shut = self.queue()?.shut_down(immediate, deadline_after(timeout));
-        shut.map_err(|error| self.map_shared_error(error))?;
+        // Also after an error: the queue may be shut down then, and a part of the items dropped.
         self.wake_all_sets();
-        Ok(())
+        shut.map_err(|error| self.map_shared_error(error))
     }
 
     /// Returns true if the queue refuses further items.

@@ -5,6 +5,8 @@ mod object;
 mod overview;
 mod publication;
 mod subscription;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use membership::{ITEMS, Log, ROOM, TopicMembership};
 pub use overview::{Overview, PublisherSeen, SubscriberSeen};

@@ -7,7 +7,7 @@ use super::overview::SubscriberSeen;
 use crate::memory::mapping::SharedMapping;
 use crate::objects::error::ObjectError;
 use crate::objects::files::random;
-use crate::objects::lifecycle::prepare_to_sleep;
+use crate::objects::lifecycle::recover_dead;
 use crate::sync::lock;
 use crate::topic::log_layout::{LogLayout, PublisherLimits};
 use crate::topic::mapped_log::MappedLog;
@@ -356,9 +356,9 @@ impl LocalPublication for Publication {
             drop(publisher);
             if std::mem::take(&mut is_first) {
                 self.topic.wake_all(ITEMS);
-                // Killed subscribers are not waited for.
-                let _ = prepare_to_sleep(&*self.topic);
             }
+            // Killed subscribers are not waited for; the watcher does not recover them while this process leaves.
+            recover_dead(&*self.topic);
             if begun.elapsed() >= ATTACH_TIMEOUT {
                 return;
             }

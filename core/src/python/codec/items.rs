@@ -119,8 +119,9 @@ impl LargeItem {
         Ok(LargeItem::new(Form::Parcel, parts, body, buffers))
     }
 
-    /// Returns an item whose only buffer, of `len` bytes, the program fills: a value with this body, or raw bytes.
-    /// Raises ValueError if the value is too large.
+    /// Returns an item whose only buffer, of `len` bytes, the program fills: a value with this body, or raw bytes. The
+    /// caller has checked that `len` is not above what any queue or topic may hold. Raises ValueError if the value is
+    /// too large.
     pub(crate) fn to_fill(len: u64, body: Option<&[u8]>) -> PyResult<Self> {
         Ok(match body {
             Some(body) => {

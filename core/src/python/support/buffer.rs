@@ -133,31 +133,29 @@ impl Buffer {
         (!self.released()).then_some((self.address as *const u8, self.len))
     }
 
-    /// Calls `operate` with the memory, under its lock, and returns the result: `operate` must not wait for the GIL.
-    /// Raises ValueError once the memory was released.
-    fn with<R>(&self, operate: impl FnOnce(&buffer::Buffer) -> PyResult<R>) -> PyResult<R> {
+    /// Calls `operate` with the memory, under its lock, and returns the result: `operate` must neither wait for the GIL
+    /// nor run Python code. Raises ValueError once the memory was released.
+    fn with<R>(&self, operate: impl FnOnce(&buffer::Buffer) -> R) -> PyResult<R> {
         let memory = lock(&self.memory);
-        operate(
-            memory
-                .as_ref()
-                .ok_or_else(|| PyValueError::new_err(RELEASED))?,
-        )
+        let memory = memory.as_ref();
+        Ok(operate(
+            memory.ok_or_else(|| PyValueError::new_err(RELEASED))?,
+        ))
     }
 
     /// Returns a view of this mode. Raises ValueError once the memory was released, and Unmapped if this process has no
     /// room for the view.
     fn map(slf: &Bound<'_, Self>, mode: Mode) -> PyResult<View> {
         let py = slf.py();
-        let (mapping, start) = slf.get().with(|memory| {
-            memory.map(mode).map_err(|error| {
-                let why = Violation::Unmapped {
-                    number: memory.extent().number(),
-                    size: memory.len() as u64,
-                    error: error.raw_os_error().unwrap_or(libc::EINVAL),
-                };
-                unmapped_error(py, why)
+        let mapped = slf.get().with(|memory| {
+            memory.map(mode).map_err(|error| Violation::Unmapped {
+                number: memory.extent().number(),
+                size: memory.len() as u64,
+                error: error.raw_os_error().unwrap_or(libc::EINVAL),
             })
         })?;
+        // Not under the lock, because making the exception may run any code.
+        let (mapping, start) = mapped.map_err(|why| unmapped_error(py, why))?;
         Ok(View {
             mapping,
             start,
@@ -195,7 +193,7 @@ impl Buffer {
     /// Returns a copy of the bytes. Raises ValueError once the memory was released.
     pub(crate) fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         // Not under the lock, which must not be held while the thread waits for the GIL.
-        self.with(|_| Ok(()))?;
+        self.with(|_| ())?;
         let (from, len) = (self.address, self.len);
         new_bytes(py, len, move |to| {
             // SAFETY: mapped for as long as this object, which the caller holds; `to` is as long.

@@ -146,7 +146,7 @@ impl Victim {
             10 if !kept.is_empty() => queue
                 .release_memory(&kept.swap_remove(0), deadline)
                 .map(drop),
-            10 => queue.expire(deadline).map(drop),
+            10 => queue.expire(deadline, &mut Wakeups::default()).map(drop),
             _ => match rng.below(4) {
                 0 => queue.recover(rng.below(3) as u32, deadline).map(drop),
                 1 => queue.task_done(1, deadline).map(drop),

@@ -3,6 +3,7 @@
 mod backpressure;
 mod corruption;
 mod model;
+mod shutdown;
 
 use super::*;
 use crate::memory::mapping::SharedMapping;

@@ -305,3 +305,16 @@ fn without_memory_to_grow_frames_go_in_pieces_and_growth_is_retried() {
     assert_eq!(writer.ring.used(), 1024);
     assert!(memory.asked.load(Ordering::Relaxed) < 20);
 }
+
+#[test]
+fn a_violation_leaves_the_pending_frames_to_the_caller() {
+    let memory = Arc::new(HeapMemory::new(64));
+    let mut writer = FrameWriter::new(Producer::new(memory.clone()));
+    assert!(writer.send(1, 1, &[0; 48]).unwrap());
+    writer.keep(1, 2, Box::new(vec![0; 8]), true);
+    memory.head().store(8 << 10, Ordering::Relaxed);
+    assert!(writer.flush().is_err());
+    assert_eq!((writer.backlog(), writer.kept()), (1, 8));
+    let (_, payload) = writer.cancel_pending(2, |_| true).unwrap();
+    assert_eq!(((*payload).as_ref().len(), writer.kept()), (8, 0));
+}

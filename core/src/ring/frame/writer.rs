@@ -214,11 +214,16 @@ impl<M: RingMemory> FrameWriter<M> {
     }
 
     /// Publish as much of the pending frames as there is room for; a frame of more than half the ring goes in pieces.
-    /// Return true if anything was published: the caller then wakes the reader. Fails as [`send`](Self::send) does.
+    /// Return true if anything was published: the caller then wakes the reader. Fails as [`send`](Self::send) does; the
+    /// frames that are not published stay pending.
     pub fn flush(&mut self) -> Result<bool, Violation> {
         let mut published = false;
-        while let Some(mut frame) = self.pending.pop_front() {
+        while !self.pending.is_empty() {
+            // Before the frame is removed: after a violation it stays, and the caller can still end its loans.
             let mut room = self.ring.room()?;
+            let Some(mut frame) = self.pending.pop_front() else {
+                break;
+            };
             let payload = (*frame.payload).as_ref();
             let need = HEADER + padded(payload.len());
             if room < need && frame.done == 0 && self.grow(need) {

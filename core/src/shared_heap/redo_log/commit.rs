@@ -272,13 +272,13 @@ impl<W: Words, M: Members> RedoLog<W, M> {
     }
 
     /// Rolls the transaction back and releases the lock. Does nothing in a forked child, whose parent ends the
-    /// transaction.
+    /// transaction, and after this process has left, because another member then ends it.
     #[inline]
     pub fn abandon(&self, pending: PendingTransaction) {
         if !self.seqlock.is_own_process() {
             return;
         }
-        if self.seqlock.members().self_id() != 0 {
+        if self.seqlock.is_member() {
             self.erase_created(pending.created.iter().copied());
             for &(start, len) in &pending.fetched {
                 let _ = self.backing_file.punch(start, len);

@@ -121,6 +121,12 @@ impl<W: Words, M: Members> RedoLog<W, M> {
             self.set_long_held(true);
         }
         let copied = copy(&OptimisticView::new(self.seqlock.words()));
+        // Acquire: a copy with a word of another holder is seen to come after this process has left.
+        fence(Ordering::Acquire);
+        if !self.seqlock.is_member() {
+            self.abandon(pending);
+            return Err(HeapError::Detached.into());
+        }
         if is_long {
             self.set_long_held(false);
         }

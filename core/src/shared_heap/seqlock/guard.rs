@@ -43,6 +43,9 @@ impl<W: Words, M: Members> SeqLock<W, M> {
             taken_over,
             _active: active,
         };
+        if !self.is_member() {
+            return Err(HeapError::Detached); // The process has left meanwhile: others take the lock over.
+        }
         // SeqCst: after the exchange of the lock. A member that makes a copy marks this memory, then reads the lock:
         // either it sees that this member holds the lock, or this member sees the mark and changes nothing.
         if self.word(AT_POISON).load(Ordering::SeqCst) != 0 {
@@ -108,7 +111,7 @@ impl<W: Words, M: Members> Drop for SeqLockGuard<'_, W, M> {
     #[inline]
     fn drop(&mut self) {
         // A process that has left has lost the lock: others take it over as that of a dead member.
-        if !self.seqlock.is_own_process() || self.seqlock.members.self_id() == 0 {
+        if !self.seqlock.is_member() {
             return;
         }
         if let Err(found) = owner_lock::release(self.seqlock.word(0), &self.seqlock.members) {

@@ -197,10 +197,17 @@ impl<W: Words, M: Members> SeqLock<W, M> {
     /// member, [`HeapError::Poisoned`] or [`HeapError::Replaced`] for all members.
     #[inline]
     pub fn check(&self) -> Result<(), HeapError> {
-        if !self.is_own_process() || self.members.self_id() == 0 {
+        if !self.is_member() {
             return Err(HeapError::Detached);
         }
         self.check_poison()
+    }
+
+    /// Returns true while this process is a member: false in a forked child, and once the member has left. Other
+    /// members then take its lock over as that of a dead member.
+    #[inline]
+    pub(super) fn is_member(&self) -> bool {
+        self.is_own_process() && self.members.self_id() != 0
     }
 
     /// Returns [`HeapError::Poisoned`] or [`HeapError::Replaced`] if a member has reported a corruption or a
@@ -253,9 +260,16 @@ impl<W: Words, M: Members> SeqLock<W, M> {
 
     /// Marks the memory as corrupt for all members, and returns the error.
     ///
-    /// A read-only process cannot mark it: only this process gets the error, each time it meets the corrupt value.
+    /// A read-only process cannot mark it: only this process gets the error, each time it meets the corrupt value. Once
+    /// this member has left, another member may have changed the words meanwhile: then marks nothing, and returns
+    /// [`HeapError::Detached`].
     #[cold]
     pub(super) fn poison(&self, corruption: Corruption) -> HeapError {
+        // Acquire: a thread that has read a word of the next holder sees that this member has left.
+        fence(Ordering::Acquire);
+        if self.members.self_id() == 0 {
+            return HeapError::Detached;
+        }
         if !self.is_read_only() {
             self.poison_words().record(corruption);
         }

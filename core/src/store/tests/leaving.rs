@@ -60,6 +60,63 @@ fn a_commit_after_leaving_is_refused_and_others_get_the_lock() {
 }
 
 #[test]
+fn a_read_after_leaving_is_refused_and_others_keep_the_lock() {
+    let shared = shared(8 * MIB);
+    let ours = store(&shared, US);
+    let container = root(&ours);
+    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
+    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
+    let leaving = Leaving(number.clone());
+    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    for is_corrupt in [false, true] {
+        number.store(1 << 32 | 9, Relaxed);
+        let mut open = None;
+        let read = theirs.log.read(soon(), |t| {
+            if theirs.holder() == 0 {
+                // Each attempt meets a change, so that the last one has the lock.
+                ours.set(None, soon(), container, &Item::Key(&NAME), &large())?;
+                return Ok(());
+            }
+            number.store(0, Relaxed);
+            open = Some(ours.begin(soon())?);
+            match is_corrupt {
+                true => t.get(u64::MAX).map(drop).map_err(StoreError::from),
+                false => Ok(()),
+            }
+        });
+        let is_refused = matches!(read, Err(StoreError::Heap(HeapError::Detached)));
+        assert!(is_refused, "{read:?}");
+        assert_eq!(ours.holder(), US);
+        ours.commit(open.unwrap()).unwrap();
+        checked(&ours);
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_the_lock_while_its_process_leaves_does_not_get_it() {
+    let shared = shared(8 * MIB);
+    let ours = store(&shared, US);
+    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
+    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
+    let leaving = Leaving(number.clone());
+    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    let open = ours.begin(soon()).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| theirs.begin(soon()).map(|open| theirs.abandon(open)));
+        // Bit 31 of the lock: see `owner_lock.rs`.
+        while shared.load(theirs.log.seqlock().start()) & 1 << 31 == 0 {
+            std::thread::yield_now();
+        }
+        number.store(0, Relaxed);
+        ours.abandon(open);
+        let begun = waiting.join().unwrap();
+        assert!(matches!(begun, Err(StoreError::Heap(HeapError::Detached))));
+    });
+    ours.begin(soon()).map(|open| ours.abandon(open)).unwrap();
+    checked(&ours);
+}
+
+#[test]
 fn a_forked_child_changes_nothing_in_a_transaction_of_its_parent() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);

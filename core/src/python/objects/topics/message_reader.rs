@@ -174,8 +174,11 @@ impl MessageReader {
         let made = self.publisher.bind(py).call1((pid, source.number()))?;
         let made = made.unbind();
         let mut known = lock(&self.publishers);
-        known.truncate(crate::topic::directory::LISTINGS);
+        let kept = known.len().min(crate::topic::directory::LISTINGS);
+        let forgotten = known.split_off(kept);
         known.insert(0, (source, made.clone_ref(py)));
+        drop(known);
+        drop(forgotten); // After the lock, because a destructor may run any code.
         Ok(made)
     }
 }

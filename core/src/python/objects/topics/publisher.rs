@@ -211,6 +211,9 @@ impl Publisher {
         body: Option<&[u8]>,
     ) -> PyResult<Option<PendingRecords>> {
         let publication = self.publication(py)?;
+        // First of the buffer alone: an item's head has no room for any size.
+        let fits = publication.check_size(size);
+        fits.map_err(|error| object_error(py, &self.membership, error))?;
         let large = LargeItem::to_fill(size, body)?;
         if !publication.is_large(large.payload().1) {
             return Ok(None);

@@ -42,7 +42,8 @@ impl CallContexts {
 
     /// Makes copies of this `contextvars.Context` from the next `renew` on. Raises TypeError for any other object.
     fn rebase(&self, base: Bound<'_, PyAny>) -> PyResult<()> {
-        let before = std::mem::replace(&mut *lock(&self.base), check_is_context(base)?);
+        let base = check_is_context(base)?;
+        let before = std::mem::replace(&mut *lock(&self.base), base);
         drop(before); // After the lock, because a destructor may run any code.
         Ok(())
     }
@@ -50,8 +51,8 @@ impl CallContexts {
     /// Leaves the copy that the thread has entered, if any, and enters a new copy. Raises RuntimeError as `exit` does:
     /// then no copy counts as entered.
     pub(crate) fn renew(&self, py: Python<'_>) -> PyResult<()> {
-        let mut entered = self.entered();
-        let last = entered.take();
+        // Not under the lock, because making an object, or its destructor, may run any code.
+        let last = self.entered().take();
         exit(py, last.as_ref())?;
         let base = lock(&self.base).clone_ref(py);
         // SAFETY: `base` is a context, as `check_is_context` has checked. The result is a new reference, or null with
@@ -61,9 +62,8 @@ impl CallContexts {
         if unsafe { ffi::PyContext_Enter(copy.as_ptr()) } != 0 {
             return Err(PyErr::fetch(py));
         }
-        *entered = Some(copy.unbind());
-        drop(entered);
-        drop(last); // After the lock, because a destructor may run any code.
+        let before = self.entered().replace(copy.unbind());
+        drop((before, last));
         Ok(())
     }
 

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from numpy._core.defchararray import chararray  # `numpy.char` gives it with a warning since NumPy 2.5.
 
 import shmrpc
 import shmrpc.sync
@@ -159,7 +160,7 @@ def _noted() -> Noted:
 REFUSED: dict[str, Any] = {
     "masked array": np.ma.masked_array([1, 2], [True, False]),
     "record array": np.rec.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
-    "character array": np.char.array(["a"]),
+    "character array": np.array(["a"]).view(chararray),
     "array of objects": np.array([None]),
     "array of texts of any length": np.array(["a"], np.dtypes.StringDType()),
     "ordered dict": collections.OrderedDict(a=1),

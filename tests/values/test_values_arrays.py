@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy._core.defchararray import chararray  # `numpy.char` gives it with a warning since NumPy 2.5.
 
 from shmrpc import _core
 from shmrpc.values import decode_context
@@ -226,7 +227,7 @@ RECORDS = [("a", "<i4"), ("b", "<f8")]
         np.arange(4.0).reshape(2, 2).view(np.matrix),
         np.zeros((100, 100)).view(np.matrix),
         np.rec.array([(1, 2.0)], dtype=RECORDS),
-        np.array(["a", "bc"]).view(np.char.chararray),
+        np.array(["a", "bc"]).view(chararray),
     ],
     ids=lambda value: f"{type(value).__name__}-{value.size}",
 )

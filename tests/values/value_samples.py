@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+from numpy._core.defchararray import chararray  # `numpy.char` gives it with a warning since NumPy 2.5.
 
 import shmrpc
 
@@ -340,7 +341,7 @@ SAMPLES: Final[dict[str, tuple[Callable[[], list[Any]], str | None]]] = {
     "NumPy's `matrix`, `recarray`, `chararray`, `memmap`": (
         lambda: [
             *(np.ones((2, 2)).view(np.matrix), np.rec.array([(1, 2.0)], dtype=_RECORDS)),
-            *(np.array(["a", "b"]).view(np.char.chararray), _memmap()),
+            *(np.array(["a", "b"]).view(chararray), _memmap()),
         ],
         None,
     ),

@@ -150,7 +150,8 @@ class ThreadConnection:
         """Return the reason if the server has ended the connection, otherwise None.
 
         Returns None, too, if this side has closed the connection, or while another thread polls. Sets
-        :attr:`draining` if the server has announced that it accepts no new calls.
+        :attr:`draining` if the server has announced that it accepts no new calls. The caller closes the connection
+        after its end; until then, each call returns the reason. Reports an invalid packet by :meth:`fault`.
         """
         if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None

@@ -699,7 +699,7 @@ def receive_packet(
     """Receive the next packet of up to ``size`` bytes from a socket."""
 
 def send_packet(socket: int, bytes: bytes, files: Sequence[Descriptor], /) -> None:
-    """Send a packet with descriptors, without waiting: all of it, or nothing."""
+    """Send a packet with descriptors, without waiting: all of it, or nothing. ``files``: different objects."""
 
 def die_with(master: int, first: int | None = None, life: int | None = None) -> None:
     """Kill this process as soon as the process of the pidfd ``master`` has ended, also while a thread holds the GIL.

@@ -6,10 +6,10 @@ import asyncio
 import select
 import selectors
 import sys
-from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Coroutine
 from typing import Any
 
+from shmrpc.basics.loops import hide_loop, show_loop
 from shmrpc.errors import LocalProtocolError
 
 
@@ -26,25 +26,24 @@ def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
     Python records one running loop for each thread. While this loop waits and other greenlets run, the record shows the
     loop that was there before.
     """
-    found = _get_running_loop()
-    _set_running_loop(None)
+    found = hide_loop()
 
     class Selector(selectors.DefaultSelector):  # Gevent has replaced DefaultSelector.
         def select(self, timeout: float | None = None) -> Any:
             nonlocal found
-            own = _get_running_loop()
-            _set_running_loop(found)
+            own = hide_loop()
+            show_loop(found)
             try:
                 return super().select(timeout)
             finally:
-                found = _get_running_loop()
-                _set_running_loop(own)
+                found = hide_loop()
+                show_loop(own)
 
     try:
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Selector())) as runner:
             runner.run(main)
     finally:
-        _set_running_loop(found)
+        show_loop(found)
 
 
 def check_threads(what: str) -> None:

@@ -30,7 +30,8 @@ class ConnectRetry:
 
     The attempts end after ``timeout`` seconds in total; None: never. 0 means a single attempt, which does not wait for
     a server to appear, and waits at most :data:`control.MOMENT` for the answers of an existing one. ``note`` receives
-    the reason of each failed attempt.
+    the reason of each failed attempt. ``step_timeout``: seconds that an attempt waits for an answer; the default is
+    :data:`control.STEP_TIMEOUT`.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class ConnectRetry:
         timeout: float | None,
         allow_uids: Collection[int] = (),
         note: OnRetry = lambda reason: None,
+        *,
+        step_timeout: float | None = None,
     ) -> None:
         self._service = service
         self._allow_uids = allow_uids
@@ -49,6 +52,7 @@ class ConnectRetry:
         self._pause = _FIRST_PAUSE
         self._longest = _LONGEST_PAUSE if timeout is not None else _LONGEST_PAUSE_UNLIMITED
         self._note = note
+        self._step_timeout = control.STEP_TIMEOUT if step_timeout is None else step_timeout
         #: Reason why the existing server does not accept the client.
         self._reason = ""
         #: Message that the server does not answer, and the seconds that the client has waited.
@@ -73,6 +77,7 @@ class ConnectRetry:
                 f"a server exists, but admits only its own user; serve it with allow_uids=[{os.geteuid()}] "
                 f"(shmrpc serve --allow-user {os.geteuid()})"
             )
+            self._note(self._reason)
         except ConnectionLost as error:
             self.record_failure(error)
         return None
@@ -86,10 +91,10 @@ class ConnectRetry:
     def welcome_timeout(self, pid: int) -> float:
         """Return the seconds to wait for the welcome of the connected server; 0 after the timeout.
 
-        At most :data:`control.STEP_TIMEOUT`. Notes that the server has sent no welcome so far.
+        At most ``step_timeout``. Notes that the server has sent no welcome so far.
         """
         self._note(f"{describe_process(pid)} has not sent its 'welcome' so far")
-        return max(0.0, min(control.STEP_TIMEOUT, self._answered_by - time.monotonic()))
+        return max(0.0, min(self._step_timeout, self._answered_by - time.monotonic()))
 
     def no_answer_error(self, pid: int, since: float) -> ConnectionLost:
         """Return the error for a server without a welcome since ``since`` (time.monotonic()); note and keep it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 #: States of a process that a signal or a debugger has stopped.
@@ -23,6 +24,14 @@ def describe_process(pid: int | None, role: str = "") -> str:
 def describe_member(pid: int | None) -> str:
     """Return "this process" for the id of this process, otherwise the result of :func:`describe_process`."""
     return "this process" if pid == os.getpid() else describe_process(pid)
+
+
+def describe_killed(number: int) -> str:
+    """Return how a signal has ended a process, as the predicate of a sentence."""
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:  # Most real-time signals have no name.
+        return f"was killed by signal {number}"
 
 
 def explain_no_progress(pid: int) -> str:

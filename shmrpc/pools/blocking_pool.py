@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
@@ -176,6 +177,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         self._check_open()
         if chunksize < 1:
             raise ValueError(f"chunksize: expected 1 or more, got {chunksize}")
+        end = None if timeout is None else time.monotonic() + timeout
         if len(iterables) == 1:
             columns: Sequence[Iterable[Any]] = [list(iterables[0])]
         else:
@@ -184,21 +186,22 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
             known, bound = self._pool._engine.functions.lookup(fn, ())
         results = self._call(start_map(self._pool, known, [*map(itertools.repeat, bound), *columns]))
         progress = None if on_progress is None else report_progress(on_progress, columns)
-        return self._iterate(results, timeout, progress)
+        return self._iterate(results, end, progress)
 
     def _iterate(
         self,
         results: MapResults | AsyncMapResults,
-        timeout: float | None,
+        end: float | None,
         progress: AbstractContextManager[ReportEnded] | None,
     ) -> Generator[Any, None, None]:
-        """Yield the results of a map; close them at the end. Raises TimeoutError, and what the next task raises."""
-        end = None if timeout is None else self._loop.time() + timeout
+        """Yield the results of a map; close them at the end. Raises what the next task raises.
+
+        Raises TimeoutError for a result that is missing at ``end``, in seconds of time.monotonic(); None: no limit.
+        """
         try:
             with progress or contextlib.nullcontext() as results.source.report:
                 while True:
-                    remaining = None if end is None else max(0.0, end - self._loop.time())
-                    batch = self._call(results.read(), remaining)
+                    batch = self._call(results.read() if end is None else _read_until(results, end))
                     if batch is None:
                         return
                     batch.reverse()
@@ -208,21 +211,15 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
             if self._loop_thread.is_alive():
                 self._call(results.close())
 
-    def _call(self, coroutine: Coroutine[Any, Any, _R], timeout: float | None = None) -> _R:
+    def _call(self, coroutine: Coroutine[Any, Any, _R]) -> _R:
         """Run a coroutine in the pool's loop; wait for its result and return it. Must not run in the pool's thread.
 
-        Cancels the coroutine and raises TimeoutError after ``timeout`` seconds. Raises what the coroutine raises, and
-        RuntimeError if the pool is shut down.
+        Raises what the coroutine raises, and RuntimeError if the pool is shut down.
         """
         if not self._loop_thread.is_alive():
             coroutine.close()
             raise RuntimeError("the pool is shut down")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(timeout)
-        except concurrent.futures.TimeoutError:
-            future.cancel()
-            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def broadcast(self, value: _R) -> _R:
         """Write a value into memory that all workers share, and return it: see :meth:`shmrpc.Pool.broadcast`.
@@ -289,10 +286,14 @@ class InlineBlockingPool(BlockingPool):
         """Number of workers: 1, because this process runs all tasks."""
         return 1
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Call the function; return its future, which is done. Raises RuntimeError after :meth:`shutdown`."""
+    def _check_open(self) -> None:
+        """Raise RuntimeError after :meth:`shutdown`."""
         if self._is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Call the function; return its future, which is done. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return self._pool.submit(_call_here, function, *args, **kwargs)
 
     def map(
@@ -305,8 +306,16 @@ class InlineBlockingPool(BlockingPool):
     ) -> Iterator[Any]:
         """Call the function with the items of each iterable, each time that a result is read; yield the results.
 
-        ``timeout`` and ``chunksize`` have no effect. Raises what the function raises.
+        ``timeout`` and ``chunksize`` have no effect. Raises RuntimeError after :meth:`shutdown`. The iterator raises
+        what the function raises.
         """
+        self._check_open()
+        return self._iterate_here(fn, iterables, on_progress)
+
+    def _iterate_here(
+        self, fn: Callable[..., Any], iterables: Sequence[Iterable[Any]], on_progress: OnProgress | None
+    ) -> Generator[Any, None, None]:
+        """Call the function each time that a result is read; yield the results."""
         with contextlib.ExitStack() as stack:
             report = None if on_progress is None else stack.enter_context(report_progress(on_progress, iterables))
             for ended, args in enumerate(zip(*iterables, strict=False), 1):
@@ -317,11 +326,13 @@ class InlineBlockingPool(BlockingPool):
                 yield results.pop()
 
     def broadcast(self, value: _R) -> _R:
-        """Return the value unchanged: tasks run in this process."""
+        """Return the value unchanged: tasks run in this process. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return value
 
     def scatter(self, values: Iterable[_R]) -> list[_R]:
-        """Return the values unchanged."""
+        """Return the values unchanged. Raises RuntimeError after :meth:`shutdown`."""
+        self._check_open()
         return list(values)
 
     def resize(self, workers: int) -> None:
@@ -333,8 +344,14 @@ class InlineBlockingPool(BlockingPool):
         return self._pool.stats()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new tasks."""
+        """Refuse new tasks. Maps that have begun go on."""
         self._is_shut_down = True
+
+
+async def _read_until(results: MapResults | AsyncMapResults, end: float) -> list[Any] | None:
+    """Read the next results. Raises TimeoutError if none is there at ``end``, in seconds of time.monotonic()."""
+    async with asyncio.timeout(end - time.monotonic()):
+        return await results.read()
 
 
 def _call_here(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

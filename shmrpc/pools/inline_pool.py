@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from shmrpc.pools.pool import Pool, PoolStats, check_worker_count
 from shmrpc.pools.progress import ReportEnded
-from shmrpc.pools.task_future import TaskFuture
+from shmrpc.pools.task_future import TaskFuture, cancel_running
 
 _R = TypeVar("_R")
 
@@ -44,13 +44,13 @@ class InlinePool(Pool):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Call the function; return a future, which is done unless the function is async.
 
-        An async function runs in the running event loop; raises RuntimeError if there is none. An exception of the
-        function that is no Exception, such as SystemExit, passes.
+        An async function runs in the running event loop, and can be cancelled until it begins; raises RuntimeError if
+        there is no loop. An exception of the function that is no Exception, such as SystemExit, passes.
         """
         future: TaskFuture[Any] = TaskFuture()
         if inspect.iscoroutinefunction(function):
             future._loop = asyncio.get_running_loop()
-            task = asyncio.ensure_future(self.run(function, *args, **kwargs))
+            task = asyncio.ensure_future(self._run_submitted(future, function, args, kwargs))
             task.add_done_callback(functools.partial(_copy_outcome, future))
             return future
         self._completed += 1
@@ -59,6 +59,12 @@ class InlinePool(Pool):
         except Exception as error:
             future.set_exception(error)
         return future
+
+    async def _run_submitted(
+        self, future: TaskFuture[Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a task and return its result, unless its future is cancelled. Raises what the function raises."""
+        return await self.run(function, *args, **kwargs) if future.set_running_or_notify_cancel() else None
 
     async def _map(
         self,
@@ -90,9 +96,11 @@ class InlinePool(Pool):
 
 
 def _copy_outcome(future: TaskFuture[Any], task: asyncio.Task[Any]) -> None:
-    """Set the outcome of a task that has ended in a future."""
-    if task.cancelled():
-        future.cancel()
+    """Set the outcome of a task that has ended in a future, unless the future was cancelled before."""
+    if task.cancelled():  # Perhaps before its first step.
+        cancel_running([future])
+    elif future.cancelled():
+        return
     elif (error := task.exception()) is not None:
         future.set_exception(error)
     else:

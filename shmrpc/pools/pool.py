@@ -51,7 +51,8 @@ class PoolStats:
 
     #: Workers that are ready, by number.
     workers: list[WorkerStats]
-    #: Total number of tasks that have ended with a result or an exception.
+    #: Number of tasks whose result or exception a worker has sent, also if the worker has ended since. Tasks that fail
+    #: because their worker dies, or because their arguments or result cannot be sent, do not count.
     completed: int
     #: Number of workers that took the place of others.
     replaced: int

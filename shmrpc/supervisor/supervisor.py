@@ -260,22 +260,24 @@ class Supervisor:
             old.is_outdated = True
         if not old_workers:  # All have died quickly; the change may be the cure.
             self._start()
-        for old in old_workers:
-            if old not in self._workers:
-                continue  # The old worker has died and has been replaced.
-            new = self._spawn()
-            new.is_successor = True
-            if not await new.ready:
-                logger.error("the new worker does not serve; the old workers continue")
-                for each in old_workers:
-                    each.is_outdated = False
-                return
-            new.is_successor = False
-            if old not in self._workers:
-                new.drain()  # The old worker has died while this one started, and has been replaced.
-                continue
-            old.drain()
-            logger.info("worker %d replaces worker %d", new.pid, old.pid)
+        try:
+            for old in old_workers:
+                if old not in self._workers:
+                    continue  # The old worker has died and has been replaced.
+                new = self._spawn()
+                new.is_successor = True
+                if not await new.ready:
+                    logger.error("the new worker does not serve; the old workers continue")
+                    return
+                new.is_successor = False
+                if old not in self._workers:
+                    new.drain()  # The old worker has died while this one started, and has been replaced.
+                    continue
+                old.drain()
+                logger.info("worker %d replaces worker %d", new.pid, old.pid)
+        finally:  # The old workers that continue get clients as the new ones do.
+            for old in old_workers:
+                old.is_outdated = False
 
     def _release_names(self) -> None:
         """Release the names of services that no worker offers; keep all if no service is offered."""

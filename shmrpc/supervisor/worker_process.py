@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from shmrpc.host import fork
-from shmrpc.host.processes import explain_no_progress
+from shmrpc.host.processes import describe_killed, explain_no_progress
 from shmrpc.server.server import CLOSE_TIMEOUT
 from shmrpc.supervisor import messages
 from shmrpc.supervisor.config import ServeConfig
@@ -209,17 +209,17 @@ class WorkerProcess:
         """
         self._send(messages.ShedClients(clients))
 
-    def _on_packet(self) -> None:
-        """Receive and handle one message of the worker."""
+    def _on_packet(self) -> bool:
+        """Receive and handle one message of the worker; return False if there is none."""
         try:
             packet = self._socket.recv(messages.MAX_PACKET)
         except BlockingIOError:
-            return
+            return False
         except ConnectionResetError:
             packet = b""
         if not packet:  # The worker has ended, or is about to; SIGCHLD follows.
             self._loop.remove_reader(self._socket)
-            return
+            return False
         match messages.decode_worker_message(packet):
             case messages.ServiceOffer(service, endpoints):
                 self.offers[service] = endpoints
@@ -236,6 +236,7 @@ class WorkerProcess:
                 self.draining = self.draining or load.draining
             case messages.StartFailed(reason, is_usage):
                 self.failure, self.failure_is_usage = reason, is_usage
+        return True
 
     def drain(self) -> None:
         """Order the worker to end gracefully, without a wait; :meth:`stop_now` follows if it is late. Idempotent."""
@@ -282,9 +283,9 @@ class WorkerProcess:
         """
         if self.process.poll() is None:
             return False
-        while self._loop.remove_reader(self._socket):  # Its last messages may not have been read.
-            self._loop.add_reader(self._socket, self._on_packet)
-            self._on_packet()
+        while self._on_packet():  # Its last messages may not have been read.
+            pass
+        self._loop.remove_reader(self._socket)  # No end was received if another process holds the worker's socket.
         if self._stop_timer is not None:
             self._stop_timer.cancel()
         self.was_forced = self.was_forced or (
@@ -301,7 +302,7 @@ class WorkerProcess:
         """Way in which the worker has ended, as the predicate of a sentence. Read this after the end."""
         code = self.process.returncode
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
+            return describe_killed(-code)
         return f"exited with code {code}"
 
     def sample_cpu(self) -> None:

@@ -17,6 +17,7 @@ from shmrpc.client.aio.client import Client
 from shmrpc.client.aio.factory import connect
 from shmrpc.errors import LocalProtocolError, ShmrpcError
 from shmrpc.host.fork import abandon_in_child
+from shmrpc.host.processes import describe_killed
 from shmrpc.host.status import collect_reports
 from shmrpc.testing.options import ConnectOptions, SyncConnectOptions
 from shmrpc.testing.runtime import private_runtime
@@ -243,4 +244,4 @@ class _Lifeline:
 
 def _describe_exit(code: int) -> str:
     """Return how a process ended, as the predicate of a sentence."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return describe_killed(-code) if code < 0 else f"ended with exit code {code}"

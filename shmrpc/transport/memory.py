@@ -290,7 +290,8 @@ class MemoryRegistry:
 
     def __init__(self) -> None:
         self._listeners: dict[str, MemoryListener] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        #: Futures of the clients that wait, in order of arrival.
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def claim(self, listener: MemoryListener) -> None:
         """Register a listener under its name. Raises ServiceInUse if another one has it."""
@@ -305,11 +306,11 @@ class MemoryRegistry:
         """Release the name of a listener. Does nothing if the listener does not have it."""
         if self._listeners.get(listener.service) is listener:
             del self._listeners[listener.service]
+            self.wake_waiters()  # Their notes about this server are obsolete.
 
     def wake_waiters(self) -> None:
         """Let the clients that wait for a server check again."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -318,8 +319,9 @@ class MemoryRegistry:
     ) -> MemoryConnection:
         """Connect to a service, waiting at most ``timeout`` seconds for its server, None: without a limit.
 
-        ``note`` is not called. Raises ServiceUnavailable if there is no server by then, LocalProtocolError if it runs
-        in another event loop, and ValueError or TypeError for an invalid name. A draining server counts as none.
+        ``note`` is called with the state of a server that does not serve now, and with "" without a server. Raises
+        ServiceUnavailable if there is no server by then, LocalProtocolError if it runs in another event loop, and
+        ValueError or TypeError for an invalid name.
         """
         check_name(service)
         try:
@@ -328,9 +330,13 @@ class MemoryRegistry:
                     listener = self._listeners.get(service)
                     if listener is not None and listener.health == "serving":
                         return listener.accept(max_frame)
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    note("" if listener is None else f"the server is {listener.health}")
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters[waiter] = None
+                    try:
+                        await waiter
+                    finally:
+                        del self._waiters[waiter]
         except TimeoutError:
             names = ", ".join(self._listeners) or "none"
             raise ServiceUnavailable(

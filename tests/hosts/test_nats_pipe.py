@@ -23,6 +23,7 @@ from shmrpc.transport.nats.link import guarded_client, heartbeats
 from shmrpc.transport.nats.link.heartbeats import Heartbeats
 from shmrpc.transport.nats.messages import Message
 from shmrpc.transport.nats.pipe import pipe as pipes
+from shmrpc.transport.nats.pipe.early_events import EarlyEvents
 from shmrpc.transport.nats.pipe.frame_reader import FrameLimits
 from shmrpc.transport.nats.pipe.partial_frame import PartialFrame
 from shmrpc.transport.nats.pipe.pipe import Pipe
@@ -247,6 +248,21 @@ async def test_a_goodbye_comes_behind_what_was_sent_before() -> None:
     exchange(one, other)
     assert not one.pipe.is_open and one.pipe.closed.done()
     assert [type(each) for each in other.came] == [tuple, control.Goodbye]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("a signal"), RemoteProtocolError("a broken rule")])
+async def test_an_exception_loses_no_other_event_from_before_the_listener(error: BaseException) -> None:
+    early, came = EarlyEvents(), list[str]()
+    early.keep(control.GoAway())
+    early.keep_frame(frames.CALL, 1, b"body", 0)
+    early.keep(CloseReason(ConnectionLost("the end")))
+
+    def fail(_: Message) -> None:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        early.deliver(lambda *frame: came.append("frame"), fail, lambda end: came.append(str(end.error)))
+    assert came == ["frame", "the end"]
 
 
 async def test_mail_that_is_hurried_is_delivered_once_and_at_once() -> None:

@@ -215,6 +215,15 @@ async def thief() -> AsyncIterator[Thief]:
         yield found
 
 
+@pytest.mark.parametrize("option", ["creds", "nkey"])
+async def test_a_login_that_needs_a_missing_package_names_it(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    with pytest.raises(ImportError, match=rf"{option}= needs nkeys, .*pip install 'shmrpc\[nats,nkeys\]'"):
+        await shmrpc.connect("shop", at=f"nats://127.0.0.1:9?{option}={tmp_path}/file", timeout=0)
+
+
 @needs_openssl
 @pytest.mark.parametrize("login", ["me:s3cret@", "s3cret@", "nkey", "creds", ""])
 @pytest.mark.parametrize("option", ["tls", "ca", "cert"])

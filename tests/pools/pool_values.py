@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +247,55 @@ def nested_async() -> list[Any]:
     with shmrpc.sync.pool(2) as pool:
         error = pool.submit(halved, 3).exception()
         return [pool.submit(halved, 4).result(), list(pool.map(halved, [2, 6])), str(error)]
+
+
+async def nested_cancellations() -> list[Any]:
+    """Cancel futures of a pool within a worker; return what that did, and the errors that reached the event loop."""
+    loop, begun, go = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    errors = list[str]()
+    loop.set_exception_handler(lambda _, context: errors.append(context["message"]))
+
+    async def wait(name: str) -> str:
+        begun.append(name)
+        await go.wait()
+        return name
+
+    async def cancel_itself() -> None:
+        raise asyncio.CancelledError
+
+    try:
+        async with shmrpc.pool(1) as pool:
+            waiting, running = pool.submit(wait, "first"), pool.submit(wait, "second")
+            ended = pool.submit(cancel_itself)
+            answers = [waiting.cancel()]
+            while not begun:
+                await asyncio.sleep(0)
+            answers.append(running.cancel())
+            go.set()
+            result = await running
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended
+            return [answers, waiting.cancelled(), result, ended.cancelled(), begun, errors]
+    finally:
+        loop.set_exception_handler(None)
+
+
+def nested_shutdown() -> list[str]:
+    """Use a blocking pool within a worker after its end; return the errors."""
+    with shmrpc.sync.pool(2) as pool:
+        begun = pool.map(abs, [-1, -2])
+        assert next(begun) == 1
+    assert list(begun) == [2]
+    calls: list[Callable[[], object]] = [
+        lambda: pool.submit(abs, -1),
+        lambda: pool.map(abs, [-1]),
+        lambda: pool.broadcast(1),
+        lambda: pool.scatter([1]),
+    ]
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+    return errors

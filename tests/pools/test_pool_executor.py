@@ -16,12 +16,15 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import shmrpc
+from shmrpc.pools import blocking_pool
 from tests.helpers import pool_tasks as tasks
+from tests.helpers.server_process import eventually
 from tests.pools import pool_values as values
 
 LOOP = "either"
@@ -171,6 +174,30 @@ def test_nor_does_that_of_an_executor(executor: shmrpc.sync.Pool) -> None:
         assert kept() is None
 
 
+def map_long_ago(
+    monkeypatch: pytest.MonkeyPatch, executor: shmrpc.sync.Pool, function: Callable[..., Any], item: object
+) -> Iterator[Any]:
+    """Return the iterator of a map() that was called long before now, and whose timeout has passed."""
+    with monkeypatch.context() as patched:
+        patched.setattr(blocking_pool, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - 1000))
+        return executor.map(function, [item], timeout=500)
+
+
+def test_the_timeout_of_map_counts_from_its_call(executor: shmrpc.sync.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = map_long_ago(monkeypatch, executor, tasks.slow, 30.0)
+    with pytest.raises(TimeoutError):
+        next(late)
+
+
+def test_results_that_arrived_can_be_read_after_the_timeout(
+    executor: shmrpc.sync.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed = executor.stats().completed
+    late = map_long_ago(monkeypatch, executor, tasks.add, 1)
+    assert eventually(lambda: executor.stats().completed > completed)
+    assert list(late) == [2]
+
+
 def test_an_executor_has_the_number_of_its_workers(executor: shmrpc.sync.Pool) -> None:
     assert executor._max_workers == 1
     executor.resize(2)
@@ -185,6 +212,14 @@ def test_dask_computes_with_it(executor: shmrpc.sync.Pool) -> None:
     with dask.config.set(pool=executor):
         total = dask.delayed(sum)([dask.delayed(abs)(-number) for number in range(10)])
         assert dask.compute(total) == (45,)
+
+
+async def test_a_blocking_pool_within_a_worker_refuses_calls_after_its_end(pool: shmrpc.Pool) -> None:
+    assert await pool.run(values.nested_shutdown) == ["cannot schedule new futures after shutdown"] * 4
+
+
+async def test_a_task_within_a_worker_can_be_cancelled_until_it_begins(pool: shmrpc.Pool) -> None:
+    assert await pool.run(values.nested_cancellations) == [[True, False], True, "second", True, ["second"], []]
 
 
 async def test_a_pool_says_what_it_is(pool: shmrpc.Pool, executor: shmrpc.sync.Pool) -> None:
@@ -243,6 +278,7 @@ DAEMON = """
 import os, sys
 os.closerange(0, 3)
 import shmrpc
+from shmrpc.pools import blocking_pool
 
 def opened():
     return [os.readlink(f"/proc/self/fd/{number}") for number in range(3)]

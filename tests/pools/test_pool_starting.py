@@ -19,6 +19,7 @@ import shmrpc
 from shmrpc.pools.processes import fork_server_client
 from shmrpc.pools.processes.python_process import start_python
 from shmrpc.pools.processes.spawner import Spawner, SpawnSettings
+from shmrpc.wire import control
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 
@@ -109,6 +110,13 @@ async def test_a_pool_that_is_closed_while_a_worker_connects_says_nothing(capfd:
             await wait_until(lambda: one not in (worker.pid for worker in pool.stats().workers))  # noqa: B023
             await asyncio.sleep(0.01)
     assert "refused" not in capfd.readouterr().err
+
+
+async def test_a_worker_may_take_longer_to_answer_than_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may have to import many modules first. Here a server's time limit is over at once."""
+    monkeypatch.setattr(control, "STEP_TIMEOUT", 0.0)
+    async with shmrpc.pool(1) as pool:
+        assert await pool.run(os.getpid) != os.getpid()
 
 
 async def test_workers_draw_numbers_of_their_own() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +17,12 @@ from pathlib import Path
 import pytest
 
 import shmrpc
+from shmrpc.pools import handler_processes
+from shmrpc.pools.processes import spawned_process
 from shmrpc.pools.processes.cpus import usable_cpus
+from shmrpc.pools.processes.spawner import Spawner
+from shmrpc.pools.scheduling import remote_worker
+from shmrpc.pools.transfer import log_forwarding
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.processes import gone, parent_of
 from tests.helpers.server_process import eventually
@@ -157,6 +166,128 @@ async def test_a_pool_that_is_closed_gives_threads_no_more_than_its_grace(tmp_pa
     async with shmrpc.pool(1, grace=0.1) as pool:
         await pool.run(tasks.leave_thread, str(tmp_path / "go"))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("grace", [math.inf, 1e10])
+async def test_a_pool_whose_grace_has_no_end_closes_its_descriptors(grace: float) -> None:
+    async with shmrpc.pool(1, grace=grace) as pool:
+        (worker,) = pool._engine.workers.workers
+    assert (worker.process.pidfd, worker.process.control.fileno()) == (-1, -1)
+
+
+class _SilentPoll:
+    """A poll object whose descriptor becomes readable in the third wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[float | None] = []
+
+    def register(self, *_: object) -> None:
+        pass
+
+    def poll(self, milliseconds: float | None) -> list[object]:
+        self.waits.append(milliseconds)
+        return [object()] if len(self.waits) == 3 else []
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10])
+def test_a_wait_that_is_longer_than_the_system_can_count_goes_on(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = _SilentPoll()
+    monkeypatch.setattr(spawned_process, "new_poll", lambda: poll)
+    assert spawned_process.wait_readable(0, timeout)
+    assert poll.waits == [2**31 - 1] * 3
+
+
+@pytest.mark.parametrize("failing", ["share_progress", "log_receiver"])
+async def test_a_process_for_which_the_pool_has_no_room_ends(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned = list[spawned_process.SpawnedProcess]()
+    sockets = list[socket.socket]()
+    spawn, socket_pair = Spawner.spawn, log_forwarding.socket_pair
+
+    def remember_spawned(self: Spawner, number: int) -> spawned_process.SpawnedProcess:
+        spawned.append(spawn(self, number))
+        return spawned[-1]
+
+    def remember_sockets() -> tuple[socket.socket, socket.socket]:
+        sockets.extend(pair := socket_pair())
+        return pair
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no room")
+
+    monkeypatch.setattr(Spawner, "spawn", remember_spawned)
+    monkeypatch.setattr(log_forwarding, "socket_pair", remember_sockets)
+    if failing == "share_progress":
+        monkeypatch.setattr(remote_worker, "_share_progress", fail)
+    else:
+        monkeypatch.setattr(log_forwarding, "LogReceiver", fail)
+    with pytest.raises(shmrpc.PoolBroken, match="cannot start a worker"):
+        async with shmrpc.pool(1):
+            pass
+    (process,) = spawned
+    assert gone(process.pid)
+    assert (process.pidfd, process.control.fileno()) == (-1, -1)
+    assert {each.fileno() for each in sockets} == {-1}
+
+
+async def test_the_tasks_of_workers_that_have_ended_count_as_completed() -> None:
+    async with shmrpc.pool(2) as pool:
+        assert [each async for each in pool.map(tasks.add, range(10))] == list(range(1, 11))
+        with pytest.raises(ValueError, match="five"):
+            await pool.run(tasks.fail_at, 5)
+        for worker in pool.stats().workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        while pool.stats().replaced < 2:
+            await asyncio.sleep(0.001)
+        assert pool.stats().completed == 11
+        with pytest.raises(shmrpc.WorkerDied):
+            await pool.run(tasks.die)
+        assert pool.stats().completed == 11
+
+
+async def test_a_broken_pool_of_handlers_is_closed_after_its_last_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler_processes, "pool", lambda: shmrpc.pool(2))
+    processes, go = handler_processes.HandlerProcesses(), tmp_path / "go"
+    calls = [asyncio.create_task(processes.run(tasks.wait_for, [str(go)], {})) for _ in range(2)]
+    await asyncio.sleep(0)
+    broken = await processes._open()
+    while not all(worker.busy for worker in broken.stats().workers):
+        await asyncio.sleep(0.001)
+    pids = [worker.pid for worker in broken.stats().workers]
+    pids.append(parent_of(pids[0]))
+    broken._engine.lifecycle.fail(shmrpc.PoolBroken("the pool is broken"))
+    with pytest.raises(RuntimeError, match="the pool is broken"):
+        await processes.run(tasks.pid, [], {})
+    assert await processes.run(tasks.pid, [], {}) not in pids
+    opened = await processes._open()
+    os.kill(pids[0], signal.SIGKILL)
+    (failed,), (running,) = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    assert "the pool is broken" in str(failed.exception())
+    assert await processes._open() is opened
+    go.touch()
+    assert await running == str(go)
+    await processes.close()
+    assert all(map(gone, pids))
+
+
+async def test_a_handler_that_raises_pool_broken_leaves_its_pool_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler_processes, "pool", lambda: shmrpc.pool(1))
+    processes = handler_processes.HandlerProcesses()
+
+    def fail() -> None:
+        raise shmrpc.PoolBroken("of another pool")
+
+    try:
+        opened = await processes._open()
+        with pytest.raises(RuntimeError, match="of another pool"):
+            await processes.run(fail, [], {})
+        assert await processes.run(tasks.add, [1], {}) == 2
+        assert await processes._open() is opened
+    finally:
+        await processes.close()
 
 
 @pytest.mark.parametrize("also", ["worker", "fork server"])

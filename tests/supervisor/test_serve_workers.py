@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.helpers.loops import one_loop
 from tests.helpers.server_process import STOPPING, ServerProcess, eventually
 
 SERVICE = """
-    import os, pathlib, shmrpc
+    import ctypes, os, pathlib, signal, shmrpc
 
     here = pathlib.Path(__file__).parent
     (here / f"begun-{os.getpid()}").touch()
@@ -40,6 +41,14 @@ SERVICE = """
     @service.endpoint
     def variable(name: str) -> str | None:
         return os.environ.get(name)
+
+    @service.endpoint
+    def fork_in_c() -> int:
+        child = ctypes.PyDLL(None).fork()  # Python's fork() would close the sockets of the worker.
+        if not child:
+            while True:
+                signal.pause()
+        return child
 """
 
 
@@ -156,6 +165,55 @@ def test_a_worker_that_is_killed_before_it_serves_is_replaced(app: Path) -> None
         assert len(workers) == 3 and str(first) not in workers
         server.send_signal(signal.SIGTERM)
         assert server.wait(STOPPING) == 0
+
+
+def workers_of(server: ServerProcess) -> set[int]:
+    """Return the workers that serve, from the server's report; none if the server does not answer."""
+    return {pid for report in collect_reports() if report.pid == server.pid for pid in report.workers}
+
+
+def test_a_worker_that_is_killed_by_a_signal_without_a_name_is_replaced(app: Path) -> None:
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2") as server:
+        before = workers_of(server)
+        victim = min(before)
+        os.kill(victim, 40)
+        assert eventually(lambda: len(workers_of(server) - before) == 1 and victim not in workers_of(server))
+        errors = server.stop()
+    assert f"worker {victim} was killed by signal 40" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_killed_worker_whose_socket_another_process_holds_is_replaced(app: Path) -> None:
+    with ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2") as server:
+        before = workers_of(server)
+        with shmrpc.sync.connect("spread", timeout=60) as client:
+            victim, child = client.pid(), client.fork_in_c()
+        try:
+            os.kill(victim, signal.SIGKILL)
+            assert eventually(lambda: len(workers_of(server) - before) == 1 and victim not in workers_of(server))
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_after_a_restart_that_stops_half_way_clients_are_spread_over_all_workers(app: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(ServerProcess("spread_service:service", "--app-dir", str(app), "--workers", "2"))
+        before = workers_of(server)
+        (app / "hold").touch()
+        os.kill(server.pid, signal.SIGHUP)
+        assert eventually(lambda: have_begun(app, 3))
+        # The supervisor can open no socket to a second new worker.
+        limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        (app / "hold").unlink()
+        assert server.process.stderr is not None
+        lines = iter(server.process.stderr.readline, "")
+        assert any("the present workers continue" in line for line in lines)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+        assert eventually(lambda: len(workers_of(server)) == 2 and len(workers_of(server) & before) == 1)
+        connected = [shmrpc.sync.connect("spread", timeout=60) for _ in range(4)]
+        pids = [stack.enter_context(client).pid() for client in connected]
+        assert sorted(Counter(pids).values()) == [2, 2]
 
 
 def test_five_workers_that_are_killed_before_they_serve_end_the_server(app: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,8 @@ from shmrpc.basics.green_threads import new_poll
 
 #: Seconds to wait for the end of a process that was killed.
 _KILL_SECONDS: Final = 5.0
+#: The longest wait that ``poll`` can count, an int in C.
+_MAX_POLL_MILLISECONDS: Final = (1 << 31) - 1
 
 
 class SpawnedProcess:
@@ -77,4 +80,13 @@ def wait_readable(descriptor: int, timeout: float | None) -> bool:
     """Wait until a descriptor is readable, at most ``timeout`` seconds (None: no limit); return True if it is."""
     poll = new_poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1e3))
+    if timeout is None:
+        return bool(poll.poll(None))
+    end = time.monotonic() + timeout
+    while True:
+        milliseconds = max(0.0, timeout) * 1e3
+        if poll.poll(min(milliseconds, _MAX_POLL_MILLISECONDS)):
+            return True
+        if milliseconds <= _MAX_POLL_MILLISECONDS:
+            return False
+        timeout = end - time.monotonic()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Final
 
 from shmrpc.errors import ConnectionLost, LocalProtocolError, PoolBroken, WorkerDied
+from shmrpc.host.processes import describe_killed
 from shmrpc.host.resource_limits import descriptor_errno, no_descriptor_error
 from shmrpc.pools.scheduling.remote_worker import RemoteWorker
 
@@ -24,10 +24,7 @@ def describe_exit(worker: RemoteWorker) -> str:
         return "has closed its connection"
     if status >= 0:
         return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+    return describe_killed(-status)
 
 
 def worker_died_error(worker: RemoteWorker, function: str, *, begun: bool) -> WorkerDied:

@@ -46,15 +46,20 @@ _ENCODE_ERROR_PREFIX = re.compile(r"^initialize\(\): an argument cannot be sent 
 class RemoteWorker:
     """A worker, from the start of its process to the end.
 
-    Made in the pool's event loop. The constructor raises OSError if memory or sockets cannot be created or sent.
+    Made in the pool's event loop. The constructor raises OSError if memory or sockets cannot be created or sent; the
+    caller then still owns the process.
     """
 
     def __init__(self, number: int, process: SpawnedProcess) -> None:
         self.number, self.process, self.pid = number, process, process.pid
         pool_end, worker_end = log_forwarding.socket_pair()
-        with worker_end:
-            self.progress = _share_progress(process, worker_end)
-        self._log_receiver = log_forwarding.LogReceiver(pool_end)
+        try:
+            with worker_end:
+                self.progress = _share_progress(process, worker_end)
+            self._log_receiver = log_forwarding.LogReceiver(pool_end)
+        except BaseException:
+            pool_end.close()
+            raise
         #: Contents of the slots in use: a chunk, or None for a single call.
         self.slots: dict[int, Chunk | None] = {}
         #: Coroutines of async functions.

@@ -106,7 +106,7 @@ class WorkerSet:
         while self._is_wanted(number):
             worker: RemoteWorker | None = None
             try:
-                worker = RemoteWorker(number, await self._spawn(number))
+                worker = await self._spawn(number)
                 await worker.connect()
                 failure = await self._initialize(worker)
                 if type(failure) is RemoteFailure:
@@ -158,12 +158,15 @@ class WorkerSet:
         reference = None if initializer is None else make_reference(initializer, functions.by_value_pickler)
         return await worker.initialize(reference, self.options.initargs, current_levels())
 
-    async def _spawn(self, number: int) -> SpawnedProcess:
-        """Start a process in a thread, and return it. Raises OSError. If cancelled, kills it in the background."""
+    async def _spawn(self, number: int) -> RemoteWorker:
+        """Start a process in a thread, and return its worker.
+
+        Raises OSError. If that happens after the start of the process, or if cancelled, kills it in the background.
+        """
         spawning = asyncio.ensure_future(asyncio.to_thread(self._spawner.spawn, number))
         try:
-            return await asyncio.shield(spawning)
-        except asyncio.CancelledError:
+            return RemoteWorker(number, await asyncio.shield(spawning))
+        except BaseException:
             self._lifecycle.start_shutdown(_discard(spawning))
             raise
 
@@ -263,10 +266,10 @@ class WorkerSet:
 
 
 async def _discard(spawning: asyncio.Future[SpawnedProcess]) -> None:
-    """Wait for a process that is starting, and kill it."""
+    """Wait for a process that is starting, and kill it. Does nothing if the start has failed."""
     try:
         process = await spawning
-    except OSError:
+    except Exception:
         return
     process.kill()
     await asyncio.to_thread(process.wait, _EXIT_STATUS_SECONDS)

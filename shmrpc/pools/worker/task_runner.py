@@ -14,9 +14,10 @@ import time
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Generator, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from shmrpc import _core
+from shmrpc.basics.loops import hide_task, show_task
 from shmrpc.errors import DecodeError, ShmrpcError
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.transfer import log_forwarding, shared_values
@@ -34,17 +35,27 @@ from shmrpc.service.service import Service
 from shmrpc.streams.sending import ContextSource
 from shmrpc.values.pickling import LazyPickle
 
+#: True if a task has to be hidden as well as its loop.
+_HIDES_TASKS: Final = sys.version_info >= (3, 14)
+
 
 class _OutsideLoop:
-    """Context that hides the event loop of this thread. asyncio's own functions make a system call in Python 3.11."""
+    """Context that hides the event loop of this thread, and its current task.
 
-    loop: asyncio.AbstractEventLoop | None = None
+    Unlike :func:`shmrpc.basics.loops.hide_loop`, it knows the loop: asking asyncio takes a system call in Python 3.11.
+    """
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._task: Any = None
 
     def __enter__(self) -> None:
+        self._task = hide_task(self.loop)
         _set_running_loop(None)
 
     def __exit__(self, *error: object) -> None:
         _set_running_loop(self.loop)
+        show_task(self.loop, self._task)
 
 
 class TaskRunner:
@@ -139,9 +150,11 @@ class TaskRunner:
         """
         if not self._begin(slot):
             return None
-        self._slot = slot
+        self._slot, task = slot, None
         try:
-            _set_running_loop(None)  # The same as self._outside_loop, without its calls.
+            # The same as self._outside_loop, without its calls.
+            task = hide_task(self._outside_loop.loop) if _HIDES_TASKS else None
+            _set_running_loop(None)
             if type(args) is LazyPickle:
                 args = self._read_arguments(number, args)
             result = self._functions[number](*args)
@@ -150,6 +163,8 @@ class TaskRunner:
         finally:
             self._slot = None
             _set_running_loop(self._outside_loop.loop)
+            if task is not None:
+                show_task(self._outside_loop.loop, task)
         if self._is_forked:
             _exit_forked_child(None)
         return result
@@ -165,8 +180,9 @@ class TaskRunner:
         """Run one task as :meth:`run` does. ``arguments``: a list of arguments and a dict of keyword arguments."""
         if not self._begin(slot):
             return None
-        self._slot = slot
+        self._slot, task = slot, None
         try:
+            task = hide_task(self._outside_loop.loop) if _HIDES_TASKS else None
             _set_running_loop(None)
             args, kwargs = self._read_arguments(number, arguments) if type(arguments) is LazyPickle else arguments
             result = self._functions[number](*args, **kwargs)
@@ -175,6 +191,8 @@ class TaskRunner:
         finally:
             self._slot = None
             _set_running_loop(self._outside_loop.loop)
+            if task is not None:
+                show_task(self._outside_loop.loop, task)
         if self._is_forked:
             _exit_forked_child(None)
         return result

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from shmrpc.basics.import_hints import describe_import_failure
 from shmrpc.basics.suggestions import closest_match
 from shmrpc.transport.nats import tls
 
@@ -79,7 +80,8 @@ class NatsAddress:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for ``nats.connect``, after reading the files of the login and of TLS.
 
-        Raises ValueError, naming the option, for an unusable file, and ImportError if an nkey needs a missing package.
+        Raises ValueError, naming the option, for an unusable file, and ImportError if ``creds`` or ``nkey`` needs a
+        missing package.
         """
         file_arguments = {"creds": "user_credentials", "nkey": "nkeys_seed"}
         arguments: dict[str, Any] = {file_arguments.get(name, name): value for name, value in self.login}
@@ -94,8 +96,10 @@ class NatsAddress:
 def _check_file(name: str, file: str) -> None:
     """Raise ValueError unless a file has the contents of ``creds`` or ``nkey``.
 
-    NATS's client would fail later, without naming the file. Raises ImportError for ``nkey`` without the package nkeys.
+    NATS's client would fail later, without naming the file. Raises ImportError without the package nkeys, which signs
+    the login.
     """
+    nkeys = _import_nkeys(name)
     try:
         data = Path(file).read_bytes()
     except OSError as error:
@@ -104,11 +108,19 @@ def _check_file(name: str, file: str) -> None:
         if not all(part in data for part in (b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")):
             raise ValueError(f"creds={file}: expected a user's JWT and its seed, as NATS's tools write them")
         return
-    nkeys = importlib.import_module("nkeys")
     try:
         nkeys.from_seed(bytearray(data.strip())).wipe()
     except Exception:  # Of many types, some of which show the contents of the file.
         raise ValueError(f"nkey={file}: expected the seed of an nkey, which begins with SU") from None
+
+
+def _import_nkeys(option: str) -> Any:
+    """Return the package nkeys. Raises ImportError with instructions if it is not installed."""
+    try:
+        return importlib.import_module("nkeys")
+    except ImportError as error:
+        missing = f"{option}= needs nkeys, which is not installed here: pip install 'shmrpc[nats,nkeys]'"
+        raise ImportError(describe_import_failure("nkeys", error, missing)) from None
 
 
 def parse(rest: str) -> tuple[NatsAddress, str]:

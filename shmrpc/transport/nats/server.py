@@ -166,6 +166,8 @@ class NatsListener(Listener[NatsPeer]):
         super().__init__(offer.service, on_change)
         self.inbox, self.offer = inbox, offer
         self._subscription: Any = None
+        #: Link that delivers hellos; None before the first.
+        self._announced: Link | None = None
         self._started = time.monotonic()
         self._refusals = LogThrottle()
 
@@ -177,11 +179,12 @@ class NatsListener(Listener[NatsPeer]):
     async def announce(self, nats_link: Link) -> None:
         """Accept clients that reach NATS by this link, if the listener serves; return once NATS delivers to it.
 
-        Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
+        Idempotent for each link. Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
         """
-        if self.health == "serving":
+        if self.health == "serving" and self._announced is not nats_link:
             take = functools.partial(self._on_hello, nats_link)
             self._subscription = await nats_link.subscribe(subjects.hello(self.service), take, subjects.GROUP)
+            self._announced = nats_link
 
     def _on_hello(self, nats_link: Link, data: bytes, notices: str) -> None:
         """Connect or refuse the client that sent a hello.
@@ -270,6 +273,9 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         self._address = address
         self._listeners: list[NatsListener] = []
         self._link: Link | None = None
+        #: Subscription of the link to requests for status; None until NATS delivers them.
+        self._status_subscription: Any = None
+        self._announcing = asyncio.Lock()
         self._reconnecting: asyncio.Task[None] | None = None
 
     def listen(self, offer: Offer, on_change: Callable[[], None], *, claim: bool) -> NatsListener:
@@ -297,13 +303,16 @@ class NatsInbox(QueuedInbox[NatsPeer]):
             raise ServiceUnavailable(str(error)) from None
 
     async def _announce(self) -> None:
-        """Subscribe to hellos and to requests for status. Raises ConnectionLost."""
-        nats_link = self._link
-        if nats_link is None or not nats_link.is_open:
-            raise ConnectionLost(f"the connection to NATS at {self._address} broke")
-        for listener in self._listeners:
-            await listener.announce(nats_link)
-        await nats_link.subscribe(subjects.STATUS, functools.partial(self._report, nats_link))
+        """Subscribe to hellos and to requests for status, as far as the link has not. Raises ConnectionLost."""
+        async with self._announcing:  # A link that breaks before announce() makes _reconnect() announce, too.
+            nats_link = self._link
+            if nats_link is None or not nats_link.is_open:
+                raise ConnectionLost(f"the connection to NATS at {self._address} broke")
+            for listener in self._listeners:
+                await listener.announce(nats_link)
+            if self._status_subscription is None:
+                take = functools.partial(self._report, nats_link)
+                self._status_subscription = await nats_link.subscribe(subjects.STATUS, take)
 
     def _report(self, nats_link: Link, data: bytes, subject: str) -> None:
         """Send the state of each service to the subject of a requester."""
@@ -319,20 +328,27 @@ class NatsInbox(QueuedInbox[NatsPeer]):
 
     def _on_lost(self) -> None:
         """Release the broken link, and start to reconnect."""
-        nats_link, self._link = self._link, None
+        self._release_link()
+        if self._open and (self._reconnecting is None or self._reconnecting.done()):
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    def _release_link(self) -> Link | None:
+        """Release the link, and return it; None without one."""
+        nats_link, self._link, self._status_subscription = self._link, None, None
         if nats_link is not None:
             nats_link.on_lost.discard(self._on_lost)
             nats_link.on_delivered.discard(self.flush)
             nats_link.release()
-        if self._open and (self._reconnecting is None or self._reconnecting.done()):
-            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+        return nats_link
 
     async def _reconnect(self) -> None:
         """Try to connect and announce until that succeeds, with pauses of 0.01 to 1 s. Logs each new error."""
         pause, last_text = 0.01, ""
         while True:
             try:
-                await self.open()
+                if self._link is None or not self._link.is_open:
+                    self._release_link()
+                    await self.open()
                 await self._announce()
             except (ServiceUnavailable, ConnectionLost) as error:
                 level = logging.DEBUG if str(error) == last_text else logging.WARNING  # An outage may last for hours.
@@ -354,16 +370,14 @@ class NatsInbox(QueuedInbox[NatsPeer]):
         super().close()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
+        if self._status_subscription is not None:
+            self.withdraw(self._status_subscription)
 
     async def wait_closed(self) -> None:
         """Wait until sent frames have left this process."""
         if self._reconnecting is not None:
             await asyncio.wait([self._reconnecting])
-        nats_link, self._link = self._link, None
-        if nats_link is not None:
-            nats_link.on_lost.discard(self._on_lost)
-            nats_link.on_delivered.discard(self.flush)
-            nats_link.release()
+        if (nats_link := self._release_link()) is not None:
             await nats_link.wait_closed()
 
 

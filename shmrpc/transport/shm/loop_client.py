@@ -44,9 +44,10 @@ async def inherit(control_socket: socket.socket, service: str, options: Connecti
     """Connect to the process that inherited the other end of a socket pair.
 
     The connection owns the socket, which is closed on failure. Raises ConnectionLost if that process has left, or does
-    not answer within control.STEP_TIMEOUT seconds, and otherwise as :func:`handshake.connect_client` does.
+    not answer within INHERITED_TIMEOUT seconds, and otherwise as :func:`handshake.connect_client` does.
     """
-    return await _run_handshake(control_socket, options, ConnectRetry(service, INHERITED_TIMEOUT))
+    retry = ConnectRetry(service, INHERITED_TIMEOUT, step_timeout=INHERITED_TIMEOUT)
+    return await _run_handshake(control_socket, options, retry)
 
 
 async def _run_handshake(dialled: socket.socket, options: ConnectionOptions, retry: ConnectRetry) -> LoopConnection:

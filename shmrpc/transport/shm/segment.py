@@ -11,16 +11,20 @@ import contextlib
 import errno
 import os
 import struct
+import sys
 from pathlib import Path
 from typing import Final
-
-import posix_ipc
 
 from shmrpc import _core
 from shmrpc.errors import RemoteProtocolError, SharedMemoryError
 from shmrpc.host import fork, resource_limits
 from shmrpc.host.cleanup import SHM_DIRECTORY, is_segment, segment_name, semaphore_names
 from shmrpc.host.exit_cleanup import release_at_forced_exit
+
+if sys.version_info < (3, 14):
+    import posix_ipc
+else:  # posix_ipc has no wheels for these versions, and enables the GIL of a free-threaded interpreter.
+    posix_ipc = None
 
 #: Bytes of one ring at its full size. A connection with two of them must stay below 256 KiB.
 RING_CAPACITY: Final = 64 << 10
@@ -107,10 +111,19 @@ def unlink(segment: str, semaphores: tuple[str, str] | None) -> None:
     """Unlink the names of a segment as far as permitted, the segment last. Ignores missing names and errors."""
     # Errors are ignored: a name that cannot be removed stays.
     for name in semaphores or ():
-        with contextlib.suppress(posix_ipc.Error, OSError):
-            posix_ipc.unlink_semaphore(f"/{name}")
+        _unlink_semaphore(name)
     with contextlib.suppress(OSError):
         os.unlink(f"{SHM_DIRECTORY}/{segment}")
+
+
+def _unlink_semaphore(name: str) -> None:
+    """Unlink a named semaphore as far as permitted. Ignores errors."""
+    if posix_ipc is None:
+        with contextlib.suppress(OSError):
+            os.unlink(_semaphore_path(name))  # As sem_unlink() does on Linux.
+        return
+    with contextlib.suppress(posix_ipc.Error, OSError):
+        posix_ipc.unlink_semaphore(f"/{name}")
 
 
 def _semaphore_path(name: str) -> Path:

@@ -105,6 +105,8 @@ pub fn receive_packet(
 }
 
 /// Sends a packet with descriptors, without a wait: the whole packet, or nothing. Raises OSError if that fails.
+///
+/// ``files``: different objects, because each stays locked during the call.
 #[pyfunction]
 pub fn send_packet(socket: i32, bytes: &[u8], files: Vec<PyRef<'_, Descriptor>>) -> PyResult<()> {
     let held: Vec<_> = files.iter().map(|each| each.file()).collect();

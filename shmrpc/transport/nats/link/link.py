@@ -271,7 +271,8 @@ class Link:
     async def subscribe(self, subject: str, take: OnMessage, group: str = "") -> Any:
         """Pass the messages of a subject to ``take``; return the subscription once it works. ``group``: queue group.
 
-        Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription.
+        Raises ConnectionLost if the link breaks, or if NATS does not permit the subscription or takes over 2 s; the
+        subscription then ends in the background.
         """
 
         async def on_message(message: Any) -> None:
@@ -283,7 +284,13 @@ class Link:
             subscription = await self._nats.subscribe(subject, queue=group, cb=on_message)
         except (errors.Error, OSError) as error:
             raise ConnectionLost(f"the connection to NATS at {self} broke: {error_text(error)}") from None
-        if not await self.flush() or self.errors.mentions(f'"{subject}"', began):
+        is_delivered = False
+        try:
+            is_delivered = await self.flush() and not self.errors.mentions(f'"{subject}"', began)
+        finally:
+            if not is_delivered:
+                self.run(_unsubscribe(subscription))
+        if not is_delivered:
             reason = self.errors.recent_error().removeprefix(": ") or "publishing to shmrpc.to.> may not be permitted"
             raise ConnectionLost(f"NATS at {self} does not deliver messages to {subject!r}: {reason}")
         return subscription
@@ -372,3 +379,10 @@ class Link:
             await asyncio.wait(closing)
         if self._closing is not None:
             await asyncio.shield(self._closing)
+
+
+async def _unsubscribe(subscription: Any) -> None:
+    """End a subscription at once, and drop its messages."""
+    errors = importlib.import_module("nats.errors")
+    with contextlib.suppress(errors.Error, OSError):  # The connection broke, and the subscription with it.
+        await subscription.unsubscribe()

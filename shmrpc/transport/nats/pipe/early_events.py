@@ -43,12 +43,21 @@ class EarlyEvents:
     def deliver(
         self, on_frame: OnFrame, on_message: Callable[[Message], None], on_end: Callable[[CloseReason], None]
     ) -> None:
-        """Remove all events, and pass each to the function for its kind. After an exception, the others are lost."""
-        events, self._events = self._events, deque()
-        for event in events:
-            if isinstance(event, CloseReason):
-                on_end(event)
-            elif isinstance(event, tuple):
-                on_frame(*event)
-            else:
-                on_message(event)
+        """Remove all events, and pass each to the function for its kind.
+
+        Passes on the others, too, if a function raises; then raises the first exception.
+        """
+        first_error: BaseException | None = None
+        while self._events:
+            event = self._events.popleft()
+            try:
+                if isinstance(event, CloseReason):
+                    on_end(event)
+                elif isinstance(event, tuple):
+                    on_frame(*event)
+                else:
+                    on_message(event)
+            except BaseException as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error

@@ -236,7 +236,7 @@ def services(owners: Collection[int] = ()) -> list[str]:
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
-    """Return the other name most similar to ``service`` if its service is live; return None otherwise, or if unsafe."""
+    """Return the other name most similar to ``service`` if its service is live; None otherwise, or after an error."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest_match(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):

@@ -166,7 +166,7 @@ class Listener(ABC, Generic[_P]):
     def notify_lost(self, peer: _P, error: ShmrpcError) -> None:
         """Log that a connected client has left, and report it to the layer above.
 
-        The log has a fault as a warning, if none was logged in the last 10 seconds, and all else for debugging.
+        A fault is logged as a warning, unless another one came in the last 10 seconds, and all else for debugging.
         """
         is_fault = isinstance(error, RemoteProtocolError)
         level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG

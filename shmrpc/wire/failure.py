@@ -298,7 +298,7 @@ def _shorten(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def decode_failure(body: Body) -> errors.ShmrpcError:
-    """Return the exception to raise at the caller for an encoded failure; a DecodeError, too, for an invalid body.
+    """Return the exception to raise at the caller for an encoded failure; a DecodeError for an invalid body.
 
     See :func:`failure_error` for the classes.
     """

@@ -41,11 +41,11 @@ def connect(
 ) -> ThreadConnection:
     """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
-    ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called with
-    the reason after each failed attempt. Raises ServiceUnavailable if no server takes the client in time, or if one
+    ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called as by
+    :func:`.loop_client.connect`. Blocks. Raises ServiceUnavailable if no server takes the client in time, or if one
     refuses; LocalProtocolError in the thread of the server's event loop, if the server's user is not trusted, or if the
     directory is not safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if this process lacks a
-    resource; ValueError for an invalid name.
+    resource; ValueError or TypeError for an invalid name.
     """
     deadlock_guard.check_thread(service)
     retry = ConnectRetry(service, timeout, options.users, note)

@@ -146,7 +146,7 @@ def take_lock(path: Path, *, create: bool) -> int | None:
     """Take the flock on the file at ``path`` and return its descriptor; return None if a process holds the lock.
 
     With ``create``, creates a missing file; without it, raises FileNotFoundError. Never returns the descriptor of a
-    file that was removed meanwhile. Closing it releases the lock. Raises OSError if the file cannot be opened.
+    removed file. Closing it releases the lock. Raises OSError if the file cannot be opened, or is removed 100 times.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     for _ in range(_MAX_LOCK_FILES):
@@ -175,9 +175,9 @@ def is_at(status: os.stat_result, path: Path) -> bool:
 
 
 def listener(path: Path) -> int | None:
-    """Return the id of the process that listens at a socket file: None without a process, 0 if it is not visible.
+    """Return the id of the process that listens at a socket file; None if there is none, or the file is no socket.
 
-    Raises OSError if the socket cannot be examined.
+    Returns 0 if the id is not visible, or the backlog is full. Raises OSError if the socket cannot be examined.
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):  # Connecting would follow a symbolic link.
@@ -217,7 +217,7 @@ def clean(*, dry_run: bool = False) -> list[Leftover]:
     """Remove the files that dead processes of this user have left; return them in the order of removal.
 
     With ``dry_run``, only returns them. Files of a living process, of another user, or of another program stay. Files
-    of an unknown kind stay, too, because their owner may live; they come last in the list.
+    of an unknown kind stay, too, because their owner may live; they come last. Raises OSError if it cannot try a lock.
     """
     found: list[Leftover] = []
     for find in (_find_dead_semaphores, _find_dead_segments, _find_dead_rendezvous, _find_dead_shared_objects):
@@ -243,7 +243,7 @@ def _own_files(
 ) -> Iterator[tuple[Path, os.stat_result, re.Match[str]]]:
     """Yield path, status and match of the files of this user in ``directory`` that match the pattern.
 
-    ``known``: True for the files of known kinds, False for those of unknown kinds.
+    ``known``: True for known kinds, False for unknown ones. Yields nothing for a directory that cannot be listed.
     """
     try:
         names = sorted(os.listdir(directory))
@@ -326,7 +326,7 @@ def _find_dead_rendezvous() -> Removals:
 
 
 def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
-    """Yield the socket and the lock file of one service without a server."""
+    """Yield the socket and the lock file of one service, if it has no server. Holds its lock while they are yielded."""
     lock_path, socket_path = Path(f"{stem}.lock"), Path(f"{stem}.sock")
     has_no_lock = not os.path.lexists(lock_path)
     try:
@@ -352,7 +352,7 @@ def _find_dead_rendezvous_of(stem: Path, match: re.Match[str]) -> Removals:
 
 
 def _find_dead_shared_objects() -> Removals:
-    """Yield the doorbell sockets and lock files of shared objects without members."""
+    """Yield the doorbell sockets and lock files of shared objects without members; no process can attach meanwhile."""
     for directory in runtime_directories():
         doorbells: dict[str, list[tuple[Path, os.stat_result, re.Match[str]]]] = {}
         for path, status, match in _own_files(directory, _DOORBELL):
@@ -381,7 +381,7 @@ _ENTRY_LOCK, _MEMBERS = 0, 256
 def _without_members(path: Path, status: os.stat_result) -> Iterator[None]:
     """Lock the lock file of a shared object so that no process can attach.
 
-    Raises BlockingIOError if the object has members, or if a process attaches or detaches now.
+    Raises BlockingIOError if the object has members, also this process, or if a process attaches or detaches now.
     """
     # A process that closes a file loses all of its record locks on the file, so a member must not open it here.
     for descriptor in os.listdir("/proc/self/fd"):

@@ -63,8 +63,8 @@ class ConnectRetry:
         """Make an attempt; return a socket as :func:`rendezvous.dial` does, or None if no server accepts the client.
 
         Keeps the reason of a failed attempt for :meth:`next_pause`. The caller owns the socket. Raises
-        LocalProtocolError if the server's user is not trusted or the directory is not safe, ValueError for an invalid
-        name, and SharedMemoryError if no descriptor is left.
+        LocalProtocolError if the server's user is not trusted or the directory is not safe, ValueError or TypeError for
+        an invalid name, and SharedMemoryError if no descriptor is left.
         """
         self._no_answer = ""
         try:
@@ -91,7 +91,7 @@ class ConnectRetry:
     def welcome_timeout(self, pid: int) -> float:
         """Return the seconds to wait for the welcome of the connected server; 0 after the timeout.
 
-        Notes that the server has sent no welcome so far.
+        At most ``step_timeout``. Notes that the server has sent no welcome so far.
         """
         self._note(f"{describe_process(pid)} has not sent its 'welcome' so far")
         return max(0.0, min(self._step_timeout, self._answered_by - time.monotonic()))
@@ -107,7 +107,10 @@ class ConnectRetry:
         return ConnectionLost(self._no_answer)
 
     def next_pause(self) -> float:
-        """Return the seconds to sleep before the next attempt. Raises ServiceUnavailable after the timeout."""
+        """Return the seconds to sleep before the next attempt; each call doubles them, up to a limit.
+
+        Raises ServiceUnavailable after the timeout, with the reason of the last server that was kept.
+        """
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             # An attempt near the end of the timeout proves less than an earlier reason of a server.

@@ -53,7 +53,7 @@ def _overflow_uid() -> int:
 
 
 def _maps_all_users() -> bool:
-    """Return True if this user namespace maps all users."""
+    """Return True if this user namespace maps all users; False also if the kernel's map cannot be read."""
     try:
         return Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     except OSError:

@@ -15,7 +15,7 @@ class LogThrottle:
     """A throttle that logs a recurring reason once per episode.
 
     An episode ends when the reason has not recurred for 10 seconds. A client that waits for a free connection, for
-    example, retries several times a second.
+    example, retries several times a second. The throttle keeps each reason forever, so pass only a few different ones.
     """
 
     def __init__(self) -> None:

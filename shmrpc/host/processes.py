@@ -58,7 +58,7 @@ def _state(pid: int) -> str:
 
 
 def lock_holder(file: os.stat_result) -> int | None:
-    """Return the process that holds a flock on a file; return None if it is not visible from here."""
+    """Return the process that holds a flock on a file; None if there is none, or it is not visible from here."""
     device, number = file.st_dev, file.st_ino
     location = f"{os.major(device):02x}:{os.minor(device):02x}:{number}"
     with contextlib.suppress(OSError):

@@ -83,8 +83,9 @@ class Packet(msgspec.Struct, frozen=True):
 def receive_packet(dialled: socket.socket, timeout: int = 0, spin: int = 0) -> Packet:
     """Receive and return the next packet of the handshake; return an empty one at the end of the connection.
 
-    The caller closes its descriptors. Raises BlockingIOError after ``timeout`` nanoseconds, of which at most ``spin``
-    are spent spinning, and SharedMemoryError if this process has no descriptors left for those of the packet.
+    The caller closes its descriptors. Data over :data:`control.MAX_MESSAGE` bytes is cut. Raises BlockingIOError after
+    ``timeout`` nanoseconds, of which at most ``spin`` are spent spinning, and SharedMemoryError if this process has no
+    descriptors left for those of the packet.
     """
     try:
         data, descriptors, is_cut, pid = _core.receive_packet(dialled.fileno(), control.MAX_MESSAGE, timeout, spin)

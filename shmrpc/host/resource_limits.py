@@ -124,7 +124,7 @@ def segment_error(error: Exception, size: int) -> SharedMemoryError:
 
 
 def _is_full(size: int) -> bool:
-    """Return True if the directory of shared memory has no room for a segment of this size and two pages."""
+    """Return True if the directory of shared memory lacks room for a segment of this size and two pages, or files."""
     there = os.statvfs(SHM_DIRECTORY)
     full = there.f_blocks > 0 and there.f_bavail * there.f_frsize < size + 2 * there.f_frsize
     return full or (there.f_files > 0 and there.f_favail < _HANDSHAKE_FILES)

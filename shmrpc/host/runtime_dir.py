@@ -102,8 +102,9 @@ def _check_own(path: Path) -> None:
 def directories(owners: Collection[int] = ()) -> list[Path]:
     """Return the existing directories in which clients look for servers, the one for servers of this user first.
 
-    A directory that ``$SHMRPC_DIRECTORY`` names must exist, and may also belong to root or to one of ``owners``. Raises
-    LocalProtocolError if that directory, or the first one of the user, is not safe. Omits other unsafe directories.
+    Returns an empty list if none exists so far, unless ``$SHMRPC_DIRECTORY`` is set: the directory that it names must
+    exist, and may also belong to root or to one of ``owners``. Raises LocalProtocolError if that directory, or the
+    first one of the user, is not safe. Omits other unsafe directories.
     """
     shared = shared_directory()
     if shared is None:
@@ -155,7 +156,8 @@ def _check_shared(path: Path, owners: Collection[int]) -> None:
     """Raise LocalProtocolError unless only a trusted owner can replace one socket by another.
 
     In a sticky directory no user can replace files of others, so several users may have services there. An untrusted
-    user may take a free name; clients then see the owner of the process, and refuse the connection.
+    user may take a free name; clients then see the owner of the process, and refuse the connection. Raises it also for
+    a path that is relative, missing or a symbolic link, and for a directory that this process cannot enter.
     """
     text = str(path)
     if not os.path.isabs(text):
@@ -234,7 +236,7 @@ def services(owners: Collection[int] = ()) -> list[str]:
 
 
 def similar(service: str, owners: Collection[int] = ()) -> str | None:
-    """Return the name most similar to ``service`` if its service is live; return None otherwise."""
+    """Return the other name most similar to ``service`` if its service is live; None otherwise, or after an error."""
     with contextlib.suppress(OSError, LocalProtocolError):
         meant = closest_match(service, [name for name in services(owners) if name != service])
         if meant is not None and any(listener(Path(path)) is not None for path in socket_paths(meant, owners)):

@@ -109,7 +109,10 @@ class ServiceSocket:
                 os.close(lock)
 
     def _remove_locked(self) -> None:
-        """Remove the files of this socket. This process must hold the lock of the name."""
+        """Remove the files of this socket. This process must hold the lock of the name.
+
+        Leaves the socket of another server, and then also the lock file.
+        """
         if self._bound is not None and is_at(self._bound, self._socket_path):
             self._socket_path.unlink()
         if not os.path.lexists(self._socket_path):
@@ -121,7 +124,7 @@ class ServiceSocket:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptors, and leave the files."""
+        """Close the descriptors, and leave the files. Idempotent."""
         fork.close_socket(self.socket)
         if self._lock >= 0:
             os.close(self._lock)
@@ -191,7 +194,7 @@ def _check_lock(lock: int, path: Path, service: str) -> None:
 def _check_unserved(path: Path, service: str, remark: str) -> None:
     """Raise ServiceInUse if a process still listens at a socket after 0.1 s.
 
-    ``remark`` explains the case in the message.
+    ``remark`` explains the case in the message. Raises OSError if the socket cannot be examined.
     """
     pid = listener(path)
     for _ in range(_LOCK_TRIES):
@@ -217,7 +220,10 @@ def _check_path(path: Path, service: str, may_be: Callable[[int], bool]) -> None
 
 
 def _take_lock_with_retries(path: Path) -> int | None:
-    """Take the lock and return its descriptor; return None if another process holds it for longer than a cleanup."""
+    """Take the lock as take_lock() does, and return its descriptor.
+
+    Returns None if another process holds it for 0.1 s, which is longer than a cleanup does. Blocks meanwhile.
+    """
     for _ in range(_LOCK_TRIES):
         lock = take_lock(path, create=True)
         if lock is not None:

@@ -23,9 +23,10 @@ def collect_reports(
     """Return the reports of the live servers of this user, of root, and of ``allow_uids``, sorted by service.
 
     The ``pid`` of a report comes from the kernel; 0 if it is not visible from here. All servers are queried at once.
-    ``on_silent`` is called with a message for each server that does not answer within :data:`control.STEP_TIMEOUT`.
-    A server that refuses this user is left out. Blocks for at most that time. Raises LocalProtocolError if the runtime
-    directory is not safe, and SharedMemoryError if no descriptor is left.
+    ``on_silent`` is called with a message for each server that does not answer within :data:`control.STEP_TIMEOUT`, or
+    whose backlog is full. A server that refuses this user, or answers with anything but a report, is left out silently.
+    Blocks for at most that time. Raises LocalProtocolError if the runtime directory is not safe, and SharedMemoryError
+    if no descriptor is left.
     """
     reports, asked = [], dict[socket.socket, str]()
     with contextlib.ExitStack() as stack:

@@ -105,7 +105,8 @@ _S = TypeVar("_S")
 def _parse_url(url: str) -> tuple[Transport, str]:
     """Return the transport of a URL, and the name of a service or "". The name is not checked.
 
-    Raises ValueError for an invalid URL or an unknown scheme, and ImportError if the transport's package is missing.
+    "shm" alone counts as "shm://". Raises ValueError for an invalid URL or an unknown scheme, and ImportError if the
+    transport's package is missing.
     """
     scheme, separator, rest = url.partition("://")
     _check_slashes(url)
@@ -213,7 +214,10 @@ class _FailoverTransport:
         raise NotImplementedError("a server has an inbox for each address")
 
     def dial(self, service: str, options: ConnectionOptions) -> Dial:
-        """Return the function that connects a client to the first address with a server. Raises ValueError."""
+        """Return the function that connects a client to the first address with a server, see :func:`dial_first`.
+
+        Raises ValueError for an option that none of the transports supports.
+        """
         transports = self._transports
         return dial_first(service, [each.dial(service, _options_for(each, transports, options)) for each in transports])
 

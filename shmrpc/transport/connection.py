@@ -41,7 +41,8 @@ class CloseReason(msgspec.Struct, frozen=True):
     def from_goodbye(cls, goodbye: Goodbye, peer: str) -> CloseReason:
         """Return the reason in the goodbye of a peer. ``peer``: description of the peer for the message.
 
-        The error is a RemoteProtocolError if the peer reports a fault of this side, otherwise a ConnectionLost.
+        The error is a RemoteProtocolError if the peer reports a fault of this side, otherwise a ConnectionLost. Only in
+        the second case does the reason have ``reached``.
         """
         if goodbye.fault:
             return cls(RemoteProtocolError(f"{peer} found a fault of ours: {goodbye.reason}"))
@@ -113,7 +114,10 @@ class Connection(ABC):
 
     @abstractmethod
     def fault(self, error: Exception) -> None:
-        """Close the connection, and report the broken rule to the server and, as RemoteProtocolError, to ``on_end``."""
+        """Close the connection, and report the broken rule to the server and, as RemoteProtocolError, to ``on_end``.
+
+        Does nothing if the connection is closed.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -64,7 +64,10 @@ _watchers: Final[set[asyncio.Task[None]]] = set()
 
 
 async def _poll_better_addresses(reference: weakref.ref[Connection], better: Sequence[Dial]) -> None:
-    """Try better addresses at an interval; ask the client to leave once one has a server. Ends with the connection."""
+    """Try better addresses at an interval; ask the client to leave once one has a server.
+
+    Ends with the connection, and raises the errors after which :func:`dial_first` tries no other address.
+    """
     while True:
         await asyncio.sleep(_POLL_INTERVAL)
         if _get_open(reference) is None:

@@ -164,7 +164,10 @@ class Listener(ABC, Generic[_P]):
             peer.close(reason)
 
     def notify_lost(self, peer: _P, error: ShmrpcError) -> None:
-        """Log that a connected client has left, a fault as a warning, and report it to the layer above."""
+        """Log that a connected client has left, and report it to the layer above.
+
+        A fault is logged as a warning, unless another one came in the last 10 seconds, and all else for debugging.
+        """
         is_fault = isinstance(error, RemoteProtocolError)
         level = self._faults.level_for("fault", logging.WARNING) if is_fault else logging.DEBUG
         logger.log(level, "%s", error)

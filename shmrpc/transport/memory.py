@@ -257,7 +257,10 @@ class MemoryListener(Listener[MemoryPeer]):
         self._registry.wake_waiters()
 
     def accept(self, max_frame: int) -> MemoryConnection:
-        """Accept a client after :meth:`begin`; return its connection. Raises LocalProtocolError in another loop."""
+        """Accept a client after :meth:`begin`; return its connection. Raises LocalProtocolError in another loop.
+
+        Does not check that the listener still serves.
+        """
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(f"{self} runs in another event loop: this transport is for one loop alone")
         peer = MemoryPeer(self, min(max_frame, self._max_frame))
@@ -318,7 +321,7 @@ class MemoryRegistry:
 
         ``note`` is called with the state of a server that does not serve now, and with "" without a server. Raises
         ServiceUnavailable if there is no server by then, LocalProtocolError if it runs in another event loop, and
-        ValueError for an invalid name.
+        ValueError or TypeError for an invalid name.
         """
         check_name(service)
         try:
@@ -346,7 +349,7 @@ _registries: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryRe
 
 
 def _registry_of_loop() -> MemoryRegistry:
-    """Return the registry of the running event loop, created on first use."""
+    """Return the registry of the running event loop, created on first use. Raises RuntimeError if no loop runs."""
     return _registries.setdefault(asyncio.get_running_loop(), MemoryRegistry())
 
 

@@ -59,7 +59,10 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
         ...
 
     def listen(self) -> None:
-        """Receive waiting frames, and have the loop woken for later ones."""
+        """Receive waiting frames, and have the loop woken for later ones.
+
+        If the server has broken a rule, ends the connection instead of raising.
+        """
         ...
 
     def unpark(self) -> None:
@@ -75,7 +78,7 @@ class ClientSharedMemoryOps(SharedMemoryOps, Protocol):
         ...
 
     def pull(self, call_id: int, /) -> None:
-        """Receive waiting frames without a wait, first those of a routed call."""
+        """Receive waiting frames without a wait, first those of a routed call. Errors are those of :meth:`listen`."""
         ...
 
     def untaken(self) -> tuple[int, int, int, int]:
@@ -99,7 +102,10 @@ class SharedMemoryFallback:
         return False
 
     def allocate(self, size: int) -> bytearray:
-        """Allocate private memory. Raises SharedMemoryError if ``size`` is over ``max_memory``, or without memory."""
+        """Allocate private memory. Raises SharedMemoryError if ``size`` is over ``max_memory``, or without memory.
+
+        Does not count earlier allocations.
+        """
         if self._max_memory is not None and size > self._max_memory:
             raise SharedMemoryError(
                 errno.ENOMEM, f"{size:,} bytes are over max_memory={self._max_memory:,}, the smaller of both sides'"
@@ -124,7 +130,7 @@ class ClientSharedMemoryFallback(SharedMemoryFallback):
     def exchange(self, opcode: int, call_id: int, body: Body) -> None:
         """Send a request, and return None; its reply arrives as a frame.
 
-        Raises LocalProtocolError in another event loop, and the errors of ``send``.
+        Raises LocalProtocolError in another event loop, RuntimeError outside of any, and the errors of ``send``.
         """
         self._check_loop()  # Before a frame reaches another loop.
         self._send(opcode, call_id, body)

@@ -158,7 +158,11 @@ class Codec(ABC):
         """
 
     def decode(self, body: Body) -> Any:
-        """Decode a body, and release its large buffers. Raises one of UNREADABLE if it is invalid."""
+        """Decode a body, and release its large buffers.
+
+        Raises one of UNREADABLE, and leaves the buffers to the body, if it is invalid: NeedsDeclaredType if it contains
+        an array of another library.
+        """
         return self._decode_parcel(body, self._any, _identity) if type(body) is _core.Parcel else self._decode(body)
 
     def decode_own(self, body: Body) -> Any:
@@ -184,14 +188,17 @@ class Codec(ABC):
         return value, True
 
     def _decode_with_placeholders(self, body: Body) -> Any:
-        """Decode a body, with a ForeignArray in place of each array of another library."""
+        """Decode a body, with a ForeignArray in place of each array of another library. Keeps its buffers."""
         data, buffers = (body.body, body.buffers) if type(body) is _core.Parcel else (body, None)
         made: dict[Any, Any] | None = None if buffers is None else {}
         context = ForeignDecodeContext(self._readers, self._unpack, self._reading.pickled, buffers, made)
         return self._unpack(data, ext_hook=context.hook)
 
     def _decode_foreign(self, body: Body, convert: Callable[[Any], Any]) -> Any:
-        """Decode a body with arrays of other libraries, and convert the value by ``convert``."""
+        """Decode a body with arrays of other libraries, convert the value by ``convert``, and release its buffers.
+
+        Raises UndeclaredArray, one of UNREADABLE, if ``convert`` leaves such an array.
+        """
         value = require_converted(convert(self._decode_with_placeholders(body)))
         drop_buffers(body)
         return value
@@ -212,7 +219,7 @@ class Codec(ABC):
     def _decode_parcel(
         self, parcel: _core.Parcel, known: _core.ExpectedType | None, convert: Callable[[Any], Any]
     ) -> Any:
-        """Decode a parcel; then release its buffers, which live on as long as the value does.
+        """Decode a parcel; then, but not after an error, release its buffers, which live on as long as the value does.
 
         The native decoder ``known`` decodes the parcel if it can. Otherwise ``convert`` converts the decoded value.
         """

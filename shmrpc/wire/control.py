@@ -98,6 +98,7 @@ class Confirm(msgspec.Struct, tag="confirm"):
 class Refuse(msgspec.Struct, tag="refuse"):
     """Refusal of a client."""
 
+    #: Text on one line, which :func:`one_line` cuts and escapes when the message is made or decoded.
     reason: str
     #: True if this server or another one may accept the client soon, because this one is starting or stopping.
     try_again: bool = False
@@ -113,6 +114,7 @@ class GoAway(msgspec.Struct, tag="goaway"):
 class Goodbye(msgspec.Struct, tag="goodbye"):
     """Notice that the sender closes the connection."""
 
+    #: Text on one line, as in a :class:`Refuse`.
     reason: str
     #: True if the receiver broke the protocol.
     fault: bool = False

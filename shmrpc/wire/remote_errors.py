@@ -37,6 +37,9 @@ def remote_error(
     ``raised`` is the exception itself if its class is registered here. ``base`` names its nearest base class that both
     sides know, and ``parts`` are its contents for that class, see :func:`parts_of`. ``unread`` is encoded contents that
     could not be read here. ``hint`` is added to the note that names the class. ``exceptions`` are a group's.
+
+    Returns ``raised`` itself if it is a RemoteError already, and a plain RemoteError if ``base`` is unknown here, or
+    its class cannot be built from the parts or the message.
     """
     error = _also_remote(raised) if raised is not None else None
     if error is None and exceptions and base in _GROUPS:
@@ -56,7 +59,7 @@ def remote_error(
 
 
 def application_error(code: str, message: str, details: Any) -> ApplicationError:
-    """Return an ApplicationError with the unchecked values of another process."""
+    """Return an ApplicationError with the unchecked values of another process, and no details if they are no dict."""
     parts = {"args": [code, message], "code": code, "message": message}
     return build_exception(ApplicationError, {**parts, "details": details if isinstance(details, dict) else {}})
 

@@ -58,9 +58,10 @@ async def connect(
 ) -> NatsConnection:
     """Connect to a server of a service within ``timeout`` seconds; None: without a limit, 0: one attempt.
 
-    One attempt may take 1 s. ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if
-    there is none by then, or at once if the server refuses or the login cannot work (NatsMisconfigured);
-    RemoteProtocolError if the server breaks a rule, and ValueError for an invalid name.
+    One attempt may take 1 s, and the end of this call waits for other closing connections of the link. ``note`` is
+    called with the reason after each failed attempt. Raises ServiceUnavailable if there is none by then, or at once if
+    the server refuses or the login cannot work (NatsMisconfigured); RemoteProtocolError if the server breaks a rule,
+    ImportError if the login needs a missing package, and ValueError or TypeError for an invalid name.
     """
     check_name(service)
     began = time.monotonic()
@@ -213,7 +214,10 @@ class NatsConnection(Connection):
             self._pipe.fault(str(error))
 
     def close(self) -> None:
-        """Close the connection after the frames already sent. Idempotent."""
+        """Close the connection after the frames already sent; at once, and without them, if its loop is closed.
+
+        Idempotent.
+        """
         if self._open:
             self._open = False
             if self._loop.is_closed():  # The client was dropped open, and no goodbye can be sent.

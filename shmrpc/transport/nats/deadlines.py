@@ -30,7 +30,7 @@ _MAX_DEADLINE: Final = (1 << 63) - 1
 def shift_deadline(opcode: int, body: Body, shift: int) -> Body:
     """Return the body of a frame with its deadline, if it has one, moved by ``shift`` nanoseconds.
 
-    Raises RemoteProtocolError if the deadline cannot be decoded.
+    Returns other bodies unchanged. Raises RemoteProtocolError if a request that may have a deadline is invalid.
     """
     kind = opcode & 0xFF
     if kind != _FIRST and kind not in _HEADERS:

@@ -92,7 +92,7 @@ _reply_address_decoder = msgspec.msgpack.Decoder(ReplyAddress)
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message."""
+    """Encode a message. Does not check its values, nor that it is within MAX_MESSAGE bytes."""
     return _encoder.encode(message)
 
 

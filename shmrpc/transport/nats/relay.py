@@ -79,7 +79,8 @@ def connect(
     """Connect to a server of a service, as :data:`shmrpc.transport.connection.ThreadDial` describes.
 
     Blocks, and calls ``check`` every 0.05 s; ``note`` is called in the thread of the background loop. Raises as
-    :func:`client.connect` does, what ``check`` raises, and SharedMemoryError if this process lacks a resource.
+    :func:`client.connect` does, what ``check`` raises, SharedMemoryError if this process lacks a resource, and
+    ConnectionLost if the relay ends, or its loop does not answer within control.STEP_TIMEOUT seconds.
     """
     starting = _background_loop.begin(_start_relay(service, address, timeout, note, options))
     try:
@@ -200,7 +201,7 @@ class Relay:
         self._inbox.pump()
 
     def _on_frame(self, opcode: int, call_id: int, body: Body) -> None:
-        """Send a frame of the server to the client."""
+        """Send a frame of the server to the client; drop a frame before the client is connected."""
         if self._peer is not None:
             self._peer.send(opcode, call_id, body)
 

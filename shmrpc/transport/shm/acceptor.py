@@ -131,7 +131,8 @@ class Acceptor:
 def check_credentials(accepted: socket.socket, service: str, allow_uids: frozenset[int]) -> PeerCredentials | None:
     """Return the process at the other end if it is trusted: this user's, root's or one of ``allow_uids``.
 
-    Logs the refusal of any other process, sends the reason to it, closes ``accepted``, and returns None.
+    Logs the refusal of any other process, as a warning once for each user, sends the reason to the process, closes
+    ``accepted``, and returns None.
     """
     pid, uid = credentials.peer_credentials(accepted)
     if credentials.is_trusted(uid, allow_uids):

@@ -26,7 +26,7 @@ def allocate(channel: _core.Channel, size: int, server: socket.socket | None = N
     """Allocate a block of at least ``size`` bytes, and of at least one. Raises SharedMemoryError if that fails.
 
     ``server``: control socket, in a client. Raises ConnectionLost if the server has died, even if no other call has
-    noticed, and ChannelError if the channel is closed.
+    noticed, for which this call may block for 0.1 s, and ChannelError if the channel is closed.
     """
     try:
         return channel.allocate(max(size, 1))

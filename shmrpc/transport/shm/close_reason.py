@@ -15,7 +15,7 @@ DOORBELL_CLOSED: Final = "the bell was closed, and the connection was not"
 
 
 def has_ended(control_socket: socket.socket) -> bool:
-    """Return True if a packet of the peer waits, such as a goodbye, or if the peer has died.
+    """Return True if a packet of the peer waits, such as a goodbye, if the peer has died, or if this end is closed.
 
     Leaves the packet for the next reader.
     """

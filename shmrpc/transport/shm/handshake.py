@@ -136,9 +136,11 @@ def connect_client(
 
 
 def receive_in_place(dialled: socket.socket, options: ConnectionOptions) -> Packet | None:
-    """Spin for the next packet. Returns the packet, which is empty at the end; None if none arrives within a moment.
+    """Block at most 0.3 ms for the next packet, of which at most ``options.spin`` are spent spinning.
 
-    Most packets do arrive in time, and a process that slept for so short a time would continue more slowly.
+    Returns the packet, which is empty at the end; None if none arrives in this time. Raises as
+    :func:`~shmrpc.host.rendezvous.receive_packet` does, but not BlockingIOError. Most packets do arrive in time, and a
+    process that slept for so short a time would continue more slowly.
     """
     try:
         return receive_packet(dialled, WELCOME_SPIN_NS, int(options.spin * 1e3))
@@ -207,7 +209,8 @@ def accept_client(
 
     The caller sends the welcome, then calls :meth:`AcceptedClient.close_sent`, or :meth:`AcceptedClient.close` on
     failure. ``client_uid``: user that gets access to the segment. Raises LocalProtocolError if the two sides cannot
-    work together, RemoteProtocolError for an invalid hello, SharedMemoryError if the resources cannot be created.
+    work together, RemoteProtocolError for an invalid hello, and, if the resources cannot be created, SharedMemoryError
+    or another OSError, or ChannelError.
     """
     if hello.version != control.VERSION:
         raise LocalProtocolError(f"the client speaks version {hello.version}, this server {control.VERSION}")

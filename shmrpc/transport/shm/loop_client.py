@@ -24,10 +24,10 @@ async def connect(
 ) -> LoopConnection:
     """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
-    ``note`` is called with the reason after each failed attempt. Raises ServiceUnavailable if no server takes the
-    client in time, or if one refuses; LocalProtocolError if the server's user is not trusted or the directory is not
-    safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if this process lacks a resource;
-    ValueError for an invalid name.
+    ``note`` is called with the reason after each failed attempt, "" without a server, and during one that waits. Raises
+    ServiceUnavailable if no server takes the client in time, or if one refuses; LocalProtocolError if the server's user
+    is not trusted or the directory is not safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if
+    this process lacks a resource; ValueError or TypeError for an invalid name.
     """
     retry = ConnectRetry(service, timeout, options.users, note)
     while True:

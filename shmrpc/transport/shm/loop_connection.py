@@ -105,7 +105,8 @@ class LoopConnection(Connection):
     def listen(self) -> None:
         """Take arrived frames, then have the doorbell ring for later ones.
 
-        Takes a limited number, and the rest in later iterations, so that a flood of frames does not starve the loop.
+        Takes a limited number, and the rest in later iterations, so that a flood of frames does not starve the loop. If
+        the server has broken a rule, closes the connection by :meth:`fault`, and raises nothing.
         """
         try:
             if self._listen_handle is None and self._open and not self.channel.park(self.polls_items):
@@ -210,7 +211,10 @@ class LoopConnection(Connection):
         self._feeds.pop(call_id, None)
 
     def pull(self, call_id: int) -> None:
-        """Take arrived frames without waiting: items of this call if they are next, otherwise any frames."""
+        """Take arrived frames without waiting: items of this call if they are next, otherwise any frames.
+
+        Does nothing once closed. A server that has broken a rule is handled as by :meth:`listen`.
+        """
         if not self._open:
             return
         try:
@@ -235,7 +239,8 @@ class LoopConnection(Connection):
         """Take at most about ``MAX_FRAMES_PER_TURN`` arrived frames.
 
         Passes runs of items of routed calls to their feeds, and other frames to ``on_frame``. With ``polls_items``,
-        stop after an item of a stream once all frames that had arrived at the last check are taken.
+        stop after an item of a stream once all frames that had arrived at the last check are taken. Raises ChannelError
+        or RemoteProtocolError, with which the caller calls :meth:`fault`, and what the callbacks raise.
         """
         receive, on_frame, left = self.channel.receive, self._on_frame, MAX_FRAMES_PER_TURN
         feeds = self._feeds
@@ -297,7 +302,8 @@ class LoopConnection(Connection):
     def fault(self, error: Exception) -> None:
         """Close the connection, and report the broken rule to the server.
 
-        If the error is only that the server has left, the connection ends for the reason that the server gave.
+        If the error is only that the server has left, the connection ends for the reason that the server gave, for
+        which this method blocks at most 0.1 s. Does nothing if the connection is closed.
         """
         if isinstance(error, _core.PeerLeft):
             # No loop has run since. A dying process closes all of its descriptors within moments.

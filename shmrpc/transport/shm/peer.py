@@ -198,7 +198,10 @@ class ShmPeer(Peer):
             self._end_after_unread(end.error)
 
     def _end_after_unread(self, error: ShmrpcError) -> None:
-        """End the connection of a client that has left, after its unread frames: its one-way calls still run."""
+        """End the connection of a client that has left, after its unread frames: its one-way calls still run.
+
+        If there are any, has them taken now, and tries again in the next iteration of the loop.
+        """
         if self._open and self._has_unread_frames() and not isinstance(error, RemoteProtocolError):
             self._listener.inbox.poller.wake(self._index)
             self._listener.inbox.pump()

@@ -120,7 +120,7 @@ def _unlink_semaphore(name: str) -> None:
     """Unlink a named semaphore as far as permitted. Ignores errors."""
     if posix_ipc is None:
         with contextlib.suppress(OSError):
-            os.unlink(_semaphore_path(name))  # What sem_unlink() does on Linux.
+            os.unlink(_semaphore_path(name))  # On Linux, sem_unlink() does the same.
         return
     with contextlib.suppress(posix_ipc.Error, OSError):
         posix_ipc.unlink_semaphore(f"/{name}")

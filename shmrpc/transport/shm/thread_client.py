@@ -41,11 +41,11 @@ def connect(
 ) -> ThreadConnection:
     """Connect to a service within ``timeout`` seconds; None: no limit. For 0 see :class:`ConnectRetry`.
 
-    ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called with
-    the reason after each failed attempt. Raises ServiceUnavailable if no server takes the client in time, or if one
+    ``check`` is called before each attempt, and raises if the connection is no longer needed. ``note`` is called as by
+    :func:`.loop_client.connect`. Blocks. Raises ServiceUnavailable if no server takes the client in time, or if one
     refuses; LocalProtocolError in the thread of the server's event loop, if the server's user is not trusted, or if the
     directory is not safe; RemoteProtocolError if the server breaks a rule; SharedMemoryError if this process lacks a
-    resource; ValueError for an invalid name.
+    resource; ValueError or TypeError for an invalid name.
     """
     deadlock_guard.check_thread(service)
     retry = ConnectRetry(service, timeout, options.users, note)
@@ -150,7 +150,8 @@ class ThreadConnection:
         """Return the reason if the server has ended the connection, otherwise None.
 
         Returns None, too, if this side has closed the connection, or while another thread polls. Sets
-        :attr:`draining` if the server has announced that it accepts no new calls.
+        :attr:`draining` if the server has announced that it accepts no new calls. The caller closes the connection
+        after its end; until then, each call returns the reason. Reports an invalid packet by :meth:`fault`.
         """
         if not self._open or (turn := self._poll_lock.try_acquire()) is None:
             return None

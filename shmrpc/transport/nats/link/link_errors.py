@@ -43,7 +43,8 @@ class LinkErrors:
     def record(self, error: Exception, *, is_open: bool) -> bool:
         """Record an error, and log it if the link is open.
 
-        Returns False, and does neither, if NATS only refuses a request for status, for which permission is optional.
+        Returns False if an open link is only refused a request for status, for which permission is optional: then only
+        keeps the text in ``status_refusal``, and logs it for debugging.
         """
         if is_open and f'"{subjects.STATUS}"' in str(error) and "publish" in str(error).lower():
             logger.debug("NATS at %s: %s", self._address, error)  # Optional requests do not require permission.
@@ -88,13 +89,13 @@ class LinkErrors:
         return ServiceUnavailable(f"cannot reach NATS at {self._address}: {self.explain_failure(late)}")
 
     def describe_loss(self) -> str:
-        """Return the probable reason for lost messages, as for :meth:`recent_error`, or a general one."""
+        """Return the text of :meth:`recent_error` without the colon, or a general reason for lost messages."""
         return (self.recent_error() or ": ").removeprefix(": ") or (
             "this process or its network is too slow (a slow consumer), or NATS was restarted"
         )
 
     def recent_refusal(self) -> str:
-        """Return an error of the last two seconds, such as a refusal, after a colon; "" if there is none."""
+        """Return the error recorded in the last two seconds, such as a refusal, after a colon; "" if there is none."""
         return self.recent_error() if time.monotonic() - self._when < 2 else ""
 
 

@@ -185,7 +185,7 @@ class Pipe:
             self._link.schedule_send(self)
 
     def send_message(self, message: Message) -> None:
-        """Send a message behind the frames sent before. Does nothing if the connection is closed."""
+        """Send a message behind the frames sent before. Does nothing once the pipe is closing."""
         if self.is_open and not self._closing:
             data = messages.encode(message)
             self._put(FRAME.pack(CONTROL, 0, len(data), 0), 0, data)
@@ -293,7 +293,10 @@ class Pipe:
         self.end(ConnectionLost(f"{self.peer_description} is gone: {reason}"))
 
     def _receive(self, data: bytes) -> None:
-        """Handle a message with a valid proof. Raises RemoteProtocolError or struct.error for invalid data."""
+        """Handle a message with a valid proof. Raises RemoteProtocolError or struct.error for invalid data.
+
+        Ends the connection, and drops the message, if NATS has lost one before.
+        """
         _, number, acknowledged, window, clock = MESSAGE_HEADER.unpack_from(data)
         expected = self._received_count + 1
         if number - expected > _MAX_GAP:
@@ -353,7 +356,7 @@ class Pipe:
             self._on_end(CloseReason(error, reached))
 
     def finish(self) -> None:
-        """Close once all bytes are sent, or after 5 to 30 s. From now on, received frames are discarded."""
+        """Close once all bytes are sent, or after 5 to 30 s; at once if none can be. Discards frames that arrive."""
         self._closing = True
         queue = self._queue
         if not queue.pieces or not self.peer or queue.undelivered_count or not self._link.is_open:

@@ -46,7 +46,7 @@ class WindowBudget:
     def change(self, window: int, wanted: int) -> int:
         """Change a window to ``wanted`` bytes as far as the budget allows; return the new window.
 
-        The new window has at least MIN_WINDOW bytes, even beyond the budget.
+        The new window has at most WINDOW bytes, and at least MIN_WINDOW, even beyond the budget.
         """
         free = max(0, BUDGET - self._assigned + window)
         changed = max(MIN_WINDOW, min(wanted, WINDOW, free))

@@ -111,7 +111,8 @@ class Group:
         """Add the endpoints of ``source``, under ``prefix`` if there is one.
 
         ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``; the endpoints share its state. Or
-        ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan.
+        ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan
+        and its ``threads``.
 
         Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for an
         invalid prefix or a taken name, LocalProtocolError while the service is being served. After an error, none of

@@ -203,7 +203,7 @@ class Server:
         accepted.close()
 
     def shed(self, clients: int) -> None:
-        """Ask a number of clients, each at most once, to reconnect elsewhere. Clients without ``reconnect`` stay."""
+        """Ask clients of shared memory, each at most once, to reconnect elsewhere. Those without ``reconnect`` stay."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts:
                 clients -= dispatcher.listener.shed(clients)
@@ -212,7 +212,7 @@ class Server:
         """Reject new calls, wait up to ``grace`` seconds for calls and unread replies, then :meth:`close`.
 
         Notifies the clients at once. A client with ``reconnect=True`` moves to the next server of the name and loses
-        no call. Raises ValueError or TypeError for an invalid ``grace``.
+        no call that ends in time. Raises ValueError or TypeError for an invalid ``grace``.
         """
         check_seconds("grace", grace)
         for dispatcher in self._dispatchers:

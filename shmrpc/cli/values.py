@@ -45,7 +45,7 @@ _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def is_text(argument: str) -> bool:
-    """Return True if an argument is text for any parameter: neither JSON nor ``@FILE``."""
+    """Return True if an argument is text for any parameter: neither JSON nor ``@FILE``. Raises as _from_json() does."""
     return not argument.startswith("@") and _from_json(argument) is argument
 
 

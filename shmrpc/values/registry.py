@@ -136,6 +136,10 @@ class _Exception(_Object):
         return context.extension(OBJECT, [self.name, exception_parts.parts_of(value)])
 
     def make(self, fields: dict[str, Any]) -> Any:
+        """Return an exception, without calling its own ``__init__``.
+
+        Raises KeyError without ``args``, and the errors of the constructor of its builtin base class.
+        """
         return exception_parts.build_exception(self.cls, fields)
 
 

@@ -47,7 +47,10 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises CommandFailed instead of the errors of shmrpc and of the system."""
+        """Run the command. Raises CommandFailed instead of the errors of shmrpc and of the system.
+
+        Lets an OSError of a closed pipe, or of ``serve``, pass. Exits with INTERRUPTED after Ctrl-C.
+        """
         keep_standard_descriptors()
         sys.setrecursionlimit(10_000)  # MessagePack allows values that are nested more deeply than Python's default.
         for stream in (sys.stdout, sys.stderr):  # Print the number of a character that the terminal cannot show.

@@ -47,7 +47,7 @@ def _parse_user(value: str) -> int:
 
 
 def _one_or_several(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | list[str] | None:
-    """Return no value, one value, or a list, from the values of a repeatable option."""
+    """Return the values of a repeatable option: None for none, the only one, or a list of several."""
     return [*values] if len(values) > 1 else values[0] if values else None
 
 

@@ -186,7 +186,10 @@ def _print_item(claim: Claim) -> None:
 
 
 def _claim_waiting(found: sync.Queue) -> Iterator[Claim]:
-    """Claim items, at most as many as wait in a queue now, and yield the claims."""
+    """Claim items, at most as many as wait in a queue now, and yield the claims, which the caller ends.
+
+    Ends early if no item is left, or the queue is shut down.
+    """
     for _ in range(found.qsize()):
         try:
             yield found.claim_nowait()

@@ -45,15 +45,16 @@ _CONTROL: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def is_text(argument: str) -> bool:
-    """Return True if an argument is text for any parameter: neither JSON nor ``@FILE``."""
+    """Return True if an argument is text for any parameter: neither JSON nor ``@FILE``. Raises as _from_json() does."""
     return not argument.startswith("@") and _from_json(argument) is argument
 
 
 def read_argument(argument: str, parameter: ParameterDescription | None, types: Sequence[TypeDescription]) -> Any:
-    """Return the value of an argument for a parameter, None if the endpoint has no such parameter. Raises UsageError.
+    """Return the value of an argument for a parameter. Raises UsageError.
 
-    ``@FILE`` and ``@-`` stand for the contents of a file; for a stream, for its lines, each read like an argument. Any
-    other argument is JSON, or else text. ``types``: the classes of the service.
+    ``parameter`` is None if the endpoint has none for the argument. ``@FILE`` and ``@-`` stand for the contents of a
+    file; for a stream, for its lines, each read like an argument. Any other argument is JSON, or else text. ``types``:
+    the classes of the service.
     """
     accepts, name, is_stream = "Any", "", False
     if parameter is not None:
@@ -75,9 +76,10 @@ def _from_json(text: str, number: NumberParser = float) -> Any:
 
 
 def _from_text(text: str, name: str, accepts: str, number: NumberParser) -> Any:
-    """Return the value of a text for a parameter: the JSON value if its type fits, otherwise the text.
+    """Return the value of a text for a parameter: the JSON value if its type fits, otherwise the text if a str fits.
 
-    Raises UsageError for a text in quotes that the parameter does not accept.
+    If neither fits, returns the JSON value, or the text that is no JSON, for the server to reject. Raises UsageError
+    for a text in quotes that the parameter does not accept.
     """
     value, alternatives = _from_json(text, number), accepts.split(" | ")
     if any(type(value) in _TAKEN_FROM_JSON.get(each, (type(value),)) for each in alternatives):

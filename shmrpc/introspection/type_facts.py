@@ -47,7 +47,10 @@ def parts(info: Any) -> Sequence[Any]:
 
 
 def classes_in(info: Any) -> Iterable[Any]:
-    """Yield the classes that occur in the types of the fields of a class."""
+    """Yield the classes that occur in the types of the fields of a class, but not the classes within those.
+
+    May yield a class more than once.
+    """
     rest = [] if isinstance(info, mi.EnumType) else [field.type for field in info.fields]
     while rest:
         part = rest.pop()

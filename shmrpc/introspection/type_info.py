@@ -47,7 +47,10 @@ class TypeReader:
         self._classes: dict[Any, Any] = {}
 
     def read(self, kind: Any) -> Any:
-        """Return the structure of a type as ``msgspec.inspect`` describes it; ``AnyType`` if it is unknown."""
+        """Return the structure of a type as ``msgspec.inspect`` describes it; ``AnyType`` if it is unknown.
+
+        Leaves out the constraints of ``Annotated``, except ``tz`` of a datetime, and UNSET in a union.
+        """
         origin, args = get_origin(kind), get_args(kind)
         if origin is Annotated:
             return _apply_zone(self.read(args[0]), args[1:])
@@ -88,13 +91,16 @@ class TypeReader:
         return info
 
     def _read_field(self, field: mi.Field, declared: Any) -> mi.Field:
-        """Return a field whose type is read from its declaration."""
+        """Return a field whose type is read from its declaration.
+
+        The same field if it has no declaration, or one with a type parameter.
+        """
         if declared is None or isinstance(declared, TypeVar) or getattr(declared, "__parameters__", None):
             return field  # Only msgspec knows the type of a base class's parameter.
         return msgspec.structs.replace(field, type=self.read(declared))
 
 
 def _apply_zone(info: Any, metadata: tuple[Any, ...]) -> Any:
-    """Return a datetime type with the constraint ``tz`` of its metadata; any other type unchanged."""
+    """Return a datetime type with the constraint ``tz`` of its metadata; any other type, also a time, unchanged."""
     zones = [each.tz for each in metadata if isinstance(each, msgspec.Meta) and each.tz is not None]
     return mi.DateTimeType(zones[-1]) if zones and isinstance(info, mi.DateTimeType) else info

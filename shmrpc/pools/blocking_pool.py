@@ -172,7 +172,8 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         Raises RuntimeError after :meth:`shutdown`, LocalProtocolError in a forked child, EncodeError or TypeError for a
         function that cannot be sent, and ValueError for a ``chunksize`` below 1. The iterator raises what the next task
         raises, which stops the other tasks, and TimeoutError if the next result is missing ``timeout`` seconds after
-        this call.
+        this call. Read the results before :meth:`shutdown`, which waits for no reader: later, the iterator raises
+        RuntimeError.
         """
         self._check_open()
         if chunksize < 1:

@@ -72,7 +72,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     Functions that can be imported are sent by name, all others by cloudpickle, once to each worker, and again when what
     they refer to has changed. Arguments and results travel as those of calls with ``codec="pickle"``: arrays through
     shared memory; a value that occurs twice in the arguments of a task arrives as one object. Within a worker, a pool
-    runs its tasks at once, in that worker.
+    runs its tasks at once, in that worker, and the keyword options have no effect.
 
     Raises ValueError or TypeError for invalid options, EncodeError for an initializer that cannot be sent, and
     LocalProtocolError in a worker that imports the program. For errors of the start, see :meth:`Pool.__aenter__`.

@@ -357,8 +357,8 @@ class Pool(AsyncioOnly):
     async def do(self, source: str, /, *iterables: Iterable[Any]) -> list[Any]:
         """Map a function given as source text, such as ``"lambda a, b: a + b"``; return the list of results.
 
-        Raises SyntaxError for invalid text, TypeError if the text is no function, and what :meth:`map` and its reader
-        raise.
+        Raises SyntaxError for invalid text, TypeError if the text is no function, and what its evaluation, :meth:`map`
+        and the reader of the map raise. Evaluates the text in this process: it must be trusted.
         """
         function = eval(compile(source, "<do>", "eval"), {})
         if not callable(function):

@@ -36,7 +36,10 @@ def control_table(runner: CallRunner, inputs: int) -> dict[int, RunRequest]:
 
 
 def _input_handler(number: int, apply: _ApplyToInput) -> RunRequest:
-    """Return the handler of frames for stream ``number`` from the client. Ignores calls that are not in flight."""
+    """Return the handler of frames for stream ``number`` from the client.
+
+    Ignores a call that is not in flight, and a stream that the call does not have.
+    """
 
     def run(body: Body, client: ServedClient, call_id: int) -> None:
         in_flight = client.calls.get(call_id)
@@ -76,7 +79,10 @@ def _end_input(in_flight: InFlightCall, incoming: IncomingStream, body: Body) ->
 
 
 def _abort_input(in_flight: InFlightCall, incoming: IncomingStream, body: Body) -> None:
-    """End a stream with the error in the body, which its reader raises."""
+    """End a stream with the error in the body, which its reader raises.
+
+    Records the error as ``aborted`` of the call, so that it is not logged as a failure of the handler.
+    """
     error = decode_failure(body)
     in_flight.aborted = weakref.ref(error)
     incoming.finish(error)

@@ -88,7 +88,7 @@ class CallLimiter:
         )
 
     def wait(self, client: ServedClient, call_id: int, run: RunRequest, body: Body, *, one_way: bool = False) -> None:
-        """Queue a call. Raises CallRejected if too many calls wait, or too many bytes of this client.
+        """Queue a call. Raises CallRejected, with this ``one_way``, if too many calls or bytes of this client wait.
 
         A client's first waiting call may have any size. In a full queue, a client with less than its fair share
         displaces the newest waiting call of the client with the most.
@@ -147,7 +147,7 @@ class CallLimiter:
             self.remove_waiting(client, call_id)
 
     def add(self, in_flight: InFlightCall) -> None:
-        """Count a call whose handler is suspended after its first step."""
+        """Count a call whose handler is suspended after its first step. A call with a stream does not count as busy."""
         client = in_flight.client
         client.calls[in_flight.call.id] = in_flight
         client.find_handler = client.tables.checked

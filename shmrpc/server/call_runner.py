@@ -90,7 +90,7 @@ class CallRunner:
         return tasks
 
     def still_running(self) -> list[str]:
-        """Return the endpoint of each call whose handler is running, cancelled or not. Safe in any thread."""
+        """Return ``service.endpoint`` of each call whose handler is running, cancelled or not. Safe in any thread."""
         calls = [
             in_flight.call
             for in_flight in list(self._in_flight)
@@ -141,7 +141,8 @@ class CallRunner:
     def run(self, in_flight: InFlightCall, coroutine: Coroutine[Any, Any, Any]) -> Body | None:
         """Run the coroutine of a call, and send its failure. Returns the body of the reply.
 
-        Returns None if there is no reply, or if it is sent otherwise. Raises an exception that ends the program.
+        Returns None if there is no reply, if the call continues in a task, which sends the reply, or if the reply was
+        sent here. Raises an exception that ends the program.
         """
         try:
             result = self.start(coroutine, in_flight.call)
@@ -257,7 +258,7 @@ class CallRunner:
     ) -> None:
         """Send and log a failure. ``in_flight``: the call; None for the request that is being handled.
 
-        Only logs the rejection of a one-way call. Closes the connection instead if the client does not read its
+        Only logs a CallRejected with ``one_way``. Closes the connection instead if the client does not read its
         replies.
         """
         if isinstance(error, CallRejected) and error.one_way:

@@ -93,7 +93,7 @@ class Executors:
         self._threads.clear()
 
     async def close_processes(self) -> None:
-        """Terminate the processes. Idempotent."""
+        """Terminate the processes, and wait for their end. Call this after :meth:`close`. Idempotent."""
         processes, self._processes = self._processes, None
         if processes is not None:
             await processes.close()

@@ -98,7 +98,7 @@ class Server:
 
     @property
     def connections_by_service(self) -> dict[str, int]:
-        """Number of connected clients of each service."""
+        """Number of connected clients of each service; empty while the server is not open."""
         connections = Counter[str]()
         for dispatcher in self._dispatchers:
             connections[dispatcher.listener.service] += dispatcher.listener.connections
@@ -194,7 +194,7 @@ class Server:
     def adopt(self, accepted: socket.socket, service: str | None = None) -> None:
         """Serve a client whose connection another process has accepted. Takes ownership of the socket.
 
-        ``service``: the requested one, None for any. Closes the socket if this server does not serve the service.
+        ``service``: the requested one, None for any. Closes the socket if this server does not serve the service now.
         """
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts and service in (None, dispatcher.listener.service):
@@ -203,16 +203,16 @@ class Server:
         accepted.close()
 
     def shed(self, clients: int) -> None:
-        """Ask a number of clients, each at most once, to reconnect elsewhere. Clients without ``reconnect`` stay."""
+        """Ask clients of shared memory, each at most once, to reconnect elsewhere. Those without ``reconnect`` stay."""
         for dispatcher in self._dispatchers:
             if dispatcher.listener.adopts:
                 clients -= dispatcher.listener.shed(clients)
 
     async def drain(self, grace: float = DEFAULT_GRACE) -> None:
-        """Reject new calls, give calls in flight ``grace`` seconds to end, then :meth:`close`.
+        """Reject new calls, wait up to ``grace`` seconds for calls and unread replies, then :meth:`close`.
 
         Notifies the clients at once. A client with ``reconnect=True`` moves to the next server of the name and loses
-        no call. Raises ValueError or TypeError for an invalid ``grace``.
+        no call that ends in time. Raises ValueError or TypeError for an invalid ``grace``.
         """
         check_seconds("grace", grace)
         for dispatcher in self._dispatchers:

@@ -87,7 +87,10 @@ def _open_inputs(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Arguments:
-    """Return the arguments with a stream in the place of each parameter that takes one, and open the streams."""
+    """Return the arguments with a stream in the place of each parameter that takes one, and open the streams.
+
+    Ends the stream of a parameter that the caller has omitted.
+    """
     positional, keywords = list(args), dict(kwargs)
     send, call_id, signature = in_flight.client.send, in_flight.call.id, endpoint.signature
     for number, (name, place) in enumerate(signature.input_positions.items(), 1):

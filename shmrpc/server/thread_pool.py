@@ -47,7 +47,8 @@ class ThreadPool:
     async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the function in a thread, in a copy of the caller's context; return its result or raise its exception.
 
-        A cancellation ends the wait only, once a thread has begun. Raises RuntimeError after :meth:`close`.
+        A cancellation ends the wait only, once a thread has begun. Raises RuntimeError after :meth:`close`, and
+        CancelledError if the call waits for a thread when the pool is closed.
         """
         context = contextvars.copy_context()
         return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
@@ -55,7 +56,8 @@ class ThreadPool:
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
         """Yield the items of an iterator, each of which a thread computes, in one context.
 
-        At the end, also after a cancellation, waits for the running step and closes the iterator in a thread.
+        At the end, also after a cancellation, waits for the running step and closes the iterator in a thread. Raises
+        RuntimeError after :meth:`close`, and then leaves the iterator open.
         """
         context = contextvars.copy_context()
         step: Job | None = None

@@ -26,7 +26,8 @@ class WritableArguments:
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments, with the caller's memory writable in the places of Writable parameters.
 
-        Raises CallRejected if this process cannot map the memory.
+        Raises CallRejected if this process cannot map the memory, and otherwise the errors of
+        :func:`~shmrpc.values.sharing.writable`.
         """
         names = self._signature.positional_names
         positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]

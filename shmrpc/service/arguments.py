@@ -57,7 +57,7 @@ class ArgumentDecoders:
     def expected_by_name(self) -> tuple[list[tuple[str, _core.ExpectedType, bool]], int]:
         """Return the name, the core's type and True if required of each parameter, and the number of positional ones.
 
-        Returns no parameters if the core cannot decode one of them, or if one is positional only.
+        Returns no parameters, and 0, if the core cannot decode one of them, or if one is positional only or variadic.
         """
         parameters, types = self._signature.parameters, self._signature.types
         found = [

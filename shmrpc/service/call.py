@@ -66,13 +66,14 @@ class Call(msgspec.Struct, eq=False):
     def pid(self) -> int:
         """Process id of the peer, as reported by the kernel: of the caller at the server, of the server at the caller.
 
-        0 if the peer has no id in this pid namespace, like a process of the host seen from a container.
+        0 if the peer has no id in this pid namespace, like a process of the host seen from a container; always 0 over
+        NATS.
         """
         return self._peer.pid
 
     @property
     def uid(self) -> int:
-        """User id of the peer, as reported by the kernel."""
+        """User id of the peer, as reported by the kernel; -1 over NATS, where the peer is unknown."""
         return self._peer.uid
 
     @property

@@ -42,7 +42,9 @@ def endpoint(
 
 
 def iter_marked(source: object) -> Iterator[tuple[Callable[..., Any], EndpointOptions]]:
-    """Yield each marked method, bound to the object, with its options, including its name. Yields nothing for a class.
+    """Yield each marked method, bound to the object, with its options, including its name, in alphabetical order.
+
+    Yields nothing if ``source`` is a class.
 
     Raises TypeError for a mark on a property, or on a method that an unmarked method overrides.
     """

@@ -111,7 +111,8 @@ class Group:
         """Add the endpoints of ``source``, under ``prefix`` if there is one.
 
         ``source`` is an object whose class marks methods with ``@shmrpc.endpoint``; the endpoints share its state. Or
-        ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan.
+        ``source`` is another Service: its present endpoints are added with its interceptors, but without its lifespan
+        and its ``threads``.
 
         Raises TypeError if the source has no endpoints, or marks an object that cannot be one, ValueError for an
         invalid prefix or a taken name, LocalProtocolError while the service is being served. After an error, none of
@@ -138,12 +139,12 @@ class Group:
 class Service(Group):
     """Functions that other processes may call, under one name.
 
-    ``name``: 1 to 64 of ``A-Z a-z 0-9 . _ -``, with a letter or digit at both ends. ``lifespan`` is called with the
-    service when a server starts, and returns an async context manager within which the server runs; the yielded value
-    is ``current_call().state`` in the handlers. ``interceptors`` wrap each call of the service, on every server, inside
-    those of the server; see :mod:`shmrpc.service.interceptors`. ``threads``: maximum number of calls of endpoints with
-    ``run_in="thread"`` in threads at the same time; others wait. Raises TypeError for an invalid lifespan or
-    interceptor, ValueError or TypeError for an invalid name or ``threads`` below 1.
+    ``name``: 1 to 64 of ``A-Z a-z 0-9 . _ -``, with a letter or digit at both ends and no two dots together.
+    ``lifespan`` is called with the service when a server starts, and returns an async context manager within which the
+    server runs; the yielded value is ``current_call().state`` in the handlers. ``interceptors`` wrap each call of the
+    service, on every server, inside those of the server; see :mod:`shmrpc.service.interceptors`. ``threads``: maximum
+    number of calls of endpoints with ``run_in="thread"`` in threads at the same time; others wait. Raises TypeError for
+    an invalid lifespan or interceptor, ValueError or TypeError for an invalid name or ``threads`` below 1.
 
     >>> calculator = Service("calculator")
     >>> @calculator.endpoint

@@ -80,11 +80,11 @@ class Signature:
 
     @property
     def positional_names(self) -> list[str]:
-        """Names of the parameters that accept positional arguments."""
+        """Names of the parameters that accept positional arguments, without that of ``*args``."""
         return [p.name for p in self.parameters if p.kind in POSITIONAL_KINDS]
 
     def _check_streams(self, function: Callable[..., Any], types: dict[str, Any]) -> None:
-        """Raise TypeError for a stream at a place where none can be."""
+        """Raise TypeError for a stream at a place where none can be, or to a function that is no ``async def``."""
         for parameter in self.parameters:
             stream_types.check_parameter(parameter, types[parameter.name])
         stream_types.check_result(function, self.result)
@@ -142,7 +142,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the declared types of a function, also of a `functools.partial`; empty without annotations.
 
-    Raises TypeError for an annotation that cannot be resolved.
+    Raises TypeError for a name in an annotation that is not defined, and the other errors of evaluating it.
     """
     while isinstance(function, functools.partial):
         function = function.func

@@ -52,8 +52,9 @@ def input_item(kind: Any) -> Any:
 def check_parameter(parameter: inspect.Parameter, item: Any) -> None:
     """Raise TypeError for a parameter whose type contains a stream or an awaitable where none can be.
 
-    Also raises TypeError for a stream with a default other than None or an async iterator. ``item`` is the item type of
-    a parameter that takes a stream, otherwise the type of the parameter.
+    Also raises TypeError for a stream with a default other than None or an async iterator, for a variadic stream, and
+    for ``stream | None`` without a default. ``item`` is the item type of a parameter that takes a stream, otherwise the
+    type of the parameter.
     """
     kind, default = parameter.annotation, parameter.default
     if is_input(kind):

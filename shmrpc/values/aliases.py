@@ -17,15 +17,15 @@ UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def type_hints(of: Any) -> dict[str, Any]:
-    """Return the declared types of a function or a class by name, without aliases.
+    """Return the declared types of a function or a class by name, without aliases, with the metadata of ``Annotated``.
 
-    Raises as `typing.get_type_hints` does.
+    The result of a function is under ``return``. Raises as `typing.get_type_hints` does.
     """
     return {name: without_aliases(hint) for name, hint in typing.get_type_hints(of, include_extras=True).items()}
 
 
 def with_parameters(kind: Any, given: Mapping[Any, Any]) -> Any:
-    """Return a type with its type parameters replaced by the types in ``given``."""
+    """Return a type with its type parameters replaced by the types in ``given``; the others stay."""
     if isinstance(kind, TypeVar):
         return given.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())
@@ -38,7 +38,10 @@ def union(kinds: Iterable[Any]) -> Any:
 
 
 def without_aliases(kind: Any, within: tuple[Any, ...] = ()) -> Any:
-    """Return a type without aliases; the same object if it has none. An alias within itself becomes Any."""
+    """Return a type without aliases; the same object if it has none. An alias within itself becomes Any.
+
+    ``within``: the aliases around the type. Raises the errors of evaluating an alias, such as NameError.
+    """
     origin, args = get_origin(kind), get_args(kind)
     alias = origin if _is_alias(origin) else kind
     if _is_alias(alias):

@@ -81,7 +81,7 @@ def _write_scalar(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read_array(payload: Any, context: DecodeContext) -> Any:
-    """Return an array: a read-only view of the received memory, or a writable copy."""
+    """Return an array: a read-only view of the received memory, or a writable copy if the context ``owns`` arrays."""
     made = _view_array(payload, context)
     return made.copy(order="K") if context.owns else made
 
@@ -190,7 +190,7 @@ def _view_bytes(np: Any, array: Any) -> Any:
 
 
 def without_scalars(value: Any) -> Any:
-    """Return a value with Python's numbers in place of NumPy's; the same object if it contains none."""
+    """Return a value with Python's numbers in place of NumPy's, in builtin containers, too; the same if it has none."""
     np = sys.modules.get("numpy")
     return value if np is None else _without_scalars(value, np.generic)
 

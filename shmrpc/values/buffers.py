@@ -95,7 +95,10 @@ def _read_memoryview(payload: Any, context: DecodeContext) -> memoryview[Any]:
 
 
 def _read_array(payload: Any, context: DecodeContext) -> array.array[Any]:
-    """Return an array with a copy of the data. Raises ValueError for an unknown typecode."""
+    """Return an array with a copy of the data; the same one each time for the same buffer.
+
+    Raises ValueError for an unknown typecode, and for data that ends within an element.
+    """
     typecode, place = payload
     if not (isinstance(typecode, str) and typecode in _TYPECODES):
         raise ValueError(f"{typecode!r} is not a typecode")

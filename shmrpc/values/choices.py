@@ -24,7 +24,8 @@ _ANYTHING_ELSE: Final = object()
 def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
     """Return the text of the values that a type allows at a path such as ``.colours[0]``; "" if they are unknown.
 
-    With ``complete``, return "" also if the type allows values other than these choices.
+    Lists at most 20 values, and counts the rest. With ``complete``, returns "" also if the type allows values other
+    than these choices.
     """
     try:
         info = mi.EnumType(kind) if isinstance(kind, type) and issubclass(kind, enum.Enum) else mi.type_info(kind)
@@ -44,7 +45,10 @@ def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
 
 
 def steps(path: str) -> list[tuple[str, str]]:
-    """Return the steps of a path, each as a pair: the name of a field or "", and an index or ""."""
+    """Return the steps of a path, each as a pair: the name of a field or "", and an index or "".
+
+    The index is ``...`` for any item. The path of a key of a dict ends with the step ``("", "key")``.
+    """
     return _STEP.findall(path.removeprefix(_KEY_IN)) + [_KEY] * path.startswith(_KEY_IN)
 
 

@@ -166,7 +166,8 @@ class DeclaredTypes:
     def _cached(self, cache: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         """Return the translation of a type from a cache, or add it, after clearing a full cache.
 
-        Has msgspec set all fields of the dataclasses in a new type. Raises TypeError for a union that msgspec refuses.
+        Has msgspec set all fields of the dataclasses in a new type. Only translates a type that cannot be hashed.
+        Raises TypeError for a union that msgspec refuses.
         """
         try:
             return cache[kind]
@@ -242,7 +243,10 @@ class DeclaredTypes:
         return value
 
     def _check_fields(self, value: Any, entry: registry.Entry) -> None:
-        """Raise ValueError if a field of an instance is not of its declared type."""
+        """Raise ValueError if a field of an instance does not fit its declared type. Changes no field.
+
+        Ignores fields whose declared type cannot be resolved, or is not supported by msgspec.
+        """
         try:
             hints = type_hints(entry.cls)
         except Exception:  # For example a NameError, for a name imported only by type checkers.

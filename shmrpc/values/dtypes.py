@@ -18,7 +18,10 @@ class HoldsObjects(TypeError):
 
 
 def encode(dtype: Any) -> Any:
-    """Return the encoding of a dtype: a text, or a dict of parts. Raises TypeError for one that cannot be sent."""
+    """Return the encoding of a dtype: a text, or a dict of parts.
+
+    Raises HoldsObjects for one with Python objects, TypeError for another one that cannot be sent.
+    """
     try:
         encoding = _encoded[dtype]  # Faster than `functools.lru_cache`.
     except KeyError:
@@ -81,7 +84,10 @@ def build(np: Any, encoded: Any) -> Any:
 
 @functools.lru_cache(_MAX_KEPT)
 def _build_from_text(np: Any, text: str) -> Any:
-    """Build a dtype without fields from its text. Raises ValueError for a text that NumPy might read differently."""
+    """Build a dtype without fields from its text. Raises ValueError for a text that NumPy might read differently.
+
+    Raises TypeError for a size that NumPy does not have, as in ``<f3``.
+    """
     if not _TEXT.fullmatch(text):
         raise ValueError(f"{text[:100]!r} is not a dtype that travels")
     return np.dtype(text)

@@ -107,7 +107,7 @@ class EncodeContext:
         return place
 
     def key(self, value: Any) -> Any:
-        """Return the plain value for the key of a map. Raises TypeError if the key cannot be sent.
+        """Return the plain value for the key of a map. Raises one of UNSENDABLE if the key cannot be sent.
 
         A tuple stays one: the codec writes an array, which it decodes as a tuple in a key.
         """
@@ -147,7 +147,10 @@ def write_list(value: list[Any], context: EncodeContext) -> Any:
 
 
 def write_dict(value: dict[Any, Any], context: EncodeContext) -> Any:
-    """Return the dict itself if the codec carries all its items, otherwise a copy with plain items."""
+    """Return the dict itself if the codec carries all its items, and all keys are of PLAIN_KEYS.
+
+    Otherwise returns a copy with plain keys and items.
+    """
     writers, classify, changed = context._writers, context._classify, None
     for key, item in value.items():
         writer = writers.get(type(item)) or classify(item)

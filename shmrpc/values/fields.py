@@ -156,7 +156,10 @@ def _is_closed_class(cls: type, seen: set[Any], closed: frozenset[Any]) -> bool:
 
 
 def make_writer(cls: type, names: tuple[str, ...]) -> Callable[[Any, EncodeContext], Any]:
-    """Return a writer, which returns an instance unchanged if the codec carries it, otherwise a plain copy."""
+    """Return a writer, which returns an instance unchanged if the codec carries it, otherwise a plain copy.
+
+    For a class that :func:`is_partly_written`, the writer always returns a dict.
+    """
     if is_partly_written(cls):
         return functools.partial(_write_as_dict, names)
     inexact, defaults = inexact_names(cls, names), frozenset(class_defaults(cls, names))
@@ -189,7 +192,10 @@ def _write_as_dict(names: tuple[str, ...], value: Any, context: EncodeContext) -
 
 
 def _is_plain_time(value: Any) -> bool:
-    """Return True for a time that the codec carries unchanged: one without a zone, or in UTC."""
+    """Return True for a time that the codec carries unchanged: without a fold, and without a zone or in datetime.UTC.
+
+    Returns False for any other value.
+    """
     if type(value) is not datetime.datetime and type(value) is not datetime.time:
         return False
     return (value.tzinfo is None or value.tzinfo is datetime.UTC) and not value.fold

@@ -53,7 +53,7 @@ class ForeignArray:
     def as_instance(self, kind: Any) -> Any:
         """Return an instance of a declared class with these elements.
 
-        Raises ValueError if the declared class is another one, or if its instance has other elements.
+        Raises ValueError if the declared class is another one, or if no instance with these elements can be made.
         """
         if not isinstance(kind, type) or _name_of(kind) != self.name or not _has_dlpack(kind):
             name = getattr(kind, "__qualname__", None) or str(kind)
@@ -179,7 +179,10 @@ def _adopt(value: Any) -> Writer | None:
 
 
 def _write(value: Any, context: EncodeContext) -> Ext:
-    """Encode an array of another library as the name of its class and a NumPy array over the same memory."""
+    """Encode an array of another library as the name of its class and a NumPy array over the same memory.
+
+    Raises TypeError if NumPy is not imported or cannot take the array, or the memory is not the CPU's.
+    """
     kind, np = type(value), sys.modules.get("numpy")
     if np is None:
         _raise_refused(kind, "this process has not imported NumPy", "import numpy")

@@ -120,7 +120,10 @@ def _encode_arguments(context: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _encode_argument(context: Any, value: Any) -> Any:
-    """Encode each item of a list as a value of its own; any other argument as one value."""
+    """Encode each item of a list as a value of its own; any other argument as one value.
+
+    A tuple is encoded as the list of its items, and arrives as a list.
+    """
     if type(value) is list:
         return [context.encode_whole(item) for item in value]
     return context.encode_whole([*value] if type(value) is tuple else value)

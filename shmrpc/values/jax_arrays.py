@@ -32,7 +32,10 @@ def _write(value: Any, context: EncodeContext) -> Ext:
 
 
 def _read(payload: Any, context: DecodeContext) -> Any:
-    """Return a JAX array. Raises ValueError if JAX has no such dtype here, and TypeError for an invalid payload."""
+    """Return a JAX array. Raises ValueError if JAX has no such dtype here, and TypeError for an invalid payload.
+
+    Raises DecodeError without JAX or NumPy.
+    """
     jnp, np = library("jax.numpy", "a JAX array"), library("numpy", "a JAX array")
     if not isinstance(payload, np.ndarray):
         raise TypeError(f"expected a NumPy array, got {type(payload).__name__}")

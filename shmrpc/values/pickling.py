@@ -31,7 +31,7 @@ def pickle_main_by_value() -> None:
     """Pickle the definitions of classes of ``__main__`` with their instances from now on.
 
     This is for a program that other processes cannot import, such as a notebook. It applies to all threads, cannot be
-    undone, and needs cloudpickle.
+    undone, and needs cloudpickle, which is imported only when a value needs it.
     """
     global _is_by_value, _has_more
     _is_by_value = _has_more = True
@@ -47,7 +47,7 @@ def allow_cloudpickle() -> None:
 
 
 def dumps(value: Any) -> bytes:
-    """Return a pickle that contains all its buffers. Raises the errors of pickling."""
+    """Return a pickle that contains all its buffers. Raises as :func:`dumps_beside` does."""
     return dumps_beside(value, None)[0]
 
 
@@ -148,7 +148,10 @@ def read_lazily(payload: Any, context: DecodeContext) -> LazyPickle:
 
 
 def _read_pickle(payload: Any, context: DecodeContext) -> Any:
-    """Load the pickle in a payload. Raises ValueError if the context does not allow pickles."""
+    """Load the pickle in a payload, whose large arrays are read-only.
+
+    Raises ValueError if the context does not allow pickles, and the errors of loading.
+    """
     if not context.pickled:
         raise ValueError(
             "it was pickled; set codec='pickle' on both sides if you trust the sender: a pickle can run any code here"

@@ -43,7 +43,7 @@ def set_finder(find: Callable[[str, int, int, int, int], Any]) -> None:
 
 
 def allow_instance(cls: type) -> None:
-    """Allow objects of stores where an instance of this class is declared."""
+    """Allow objects of stores where an instance of this class or of a base class, except ``object``, is declared."""
     _allowed_classes.add(cls)
 
 

@@ -108,7 +108,7 @@ class _Struct(_Object):
     def make(self, fields: dict[str, Any]) -> Any:
         """Return an instance with these fields, even if ``__post_init__`` changes them.
 
-        Raises TypeError for a missing field.
+        Raises TypeError for a missing field, and the exceptions of ``__post_init__``.
         """
         known = {field: fields[field] for field in self.fields if field in fields}
         made = self.cls(**known)
@@ -136,6 +136,10 @@ class _Exception(_Object):
         return context.extension(OBJECT, [self.name, exception_parts.parts_of(value)])
 
     def make(self, fields: dict[str, Any]) -> Any:
+        """Return an exception, without calling its own ``__init__``.
+
+        Raises KeyError without ``args``, and the errors of the constructor of its builtin base class.
+        """
         return exception_parts.build_exception(self.cls, fields)
 
 
@@ -154,7 +158,8 @@ class Custom(Entry):
     def write(self, value: Any, context: EncodeContext) -> Ext:
         """Return the extension with the value that ``encode`` returns.
 
-        Raises TypeError, ValueError or RecursionError: any other error of ``encode`` becomes a TypeError.
+        Raises one of UNSENDABLE: an error of ``encode`` that is no TypeError, ValueError or RecursionError becomes a
+        TypeError.
         """
         try:
             plain = self.encode(value)
@@ -305,7 +310,10 @@ def _read_custom(payload: Any, context: DecodeContext) -> Any:
 
 
 def name_in(data: bytes) -> str | None:
-    """Return the registered name in a body that is an instance of a registered class; None for any other body."""
+    """Return the registered name in a body that is an instance of a registered class, also if not registered here.
+
+    Returns None for any other body, also for a member of an Enum.
+    """
     try:
         value = _shallow.decode(data)
         if isinstance(value, Ext) and value.code in (OBJECT, CUSTOM):

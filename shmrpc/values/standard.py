@@ -104,7 +104,10 @@ def _span_extension(code: int, kind: type[Any]) -> Extension:
 
 
 def _write_datetime(value: datetime.datetime, context: EncodeContext) -> Any:
-    """Return a datetime in UTC unchanged, which travels as a timestamp; an extension with the zone for any other."""
+    """Return a datetime in ``datetime.UTC`` unchanged, which travels as a timestamp; an extension for any other.
+
+    Returns a pickle if its zone needs one. Raises TypeError for a zone that cannot be sent.
+    """
     if value.tzinfo is datetime.UTC and not value.fold:
         return value
     if _needs_pickle(value.tzinfo, context):

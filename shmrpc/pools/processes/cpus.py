@@ -39,7 +39,10 @@ def usable_cpus(cgroups: Path = _CGROUPS, own_cgroup: Path = Path("/proc/self/cg
 
 
 def _quotas(cgroups: Path, own_cgroup: Path) -> list[float]:
-    """Return the quotas, in CPUs, of the cgroup of this process and of those above it; infinity for one without."""
+    """Return the quotas, in CPUs, of the cgroup of this process and of those above it; infinity for one without.
+
+    Returns an empty list if the cgroup cannot be read.
+    """
     found: list[float] = []
     try:
         lines = own_cgroup.read_text().splitlines()

@@ -71,7 +71,10 @@ class Scheduler:
             raise
 
     def release_slot(self, worker: RemoteWorker, slot: int) -> None:
-        """Free a slot whose task or chunk has ended, and give the worker the next work. Ignores a free slot."""
+        """Free a slot whose task or chunk has ended, and give the worker the next work.
+
+        The slot may be free already, but the worker must not be among the idle ones.
+        """
         worker.slots.pop(slot, None)
         worker.stopping_slots.discard(slot)
         if not worker.slots:

@@ -110,7 +110,10 @@ class Inbox(InboxBase):
         return got[0]
 
     async def read(self, timeout: float | None = None) -> Any:
-        """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
+        """Return a copy of the first message, which stays; wait for one as :meth:`take` does, with its errors.
+
+        Does not wait for the end of a transaction of another task.
+        """
         timeout = check_timeout(timeout)
         queue, end = self._store._wait_queue(_MESSAGES, WaitQueue), end_of_wait(timeout)
         while not (got := self._store._peek()):

@@ -199,7 +199,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         """Retry an attempt while a stopped process blocks it; return its result.
 
         Sleeps first, because the caller has just met QueueBusy. Raises QueueBusy after the timeout, and what
-        ``attempt`` raises.
+        ``attempt`` raises. Does not check for :meth:`stop`.
         """
         end = end_of_wait(timeout)
         while True:
@@ -211,7 +211,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull, QueueShutDown and WaitStopped."""
+        """Wait for room, and put items or a reservation. Raises QueueFull, QueueShutDown, QueueBusy and WaitStopped."""
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
@@ -221,7 +221,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        """Wait for memory, and return it. Raises QueueFull and WaitStopped."""
+        """Wait for memory, and return it. Raises QueueFull, QueueBusy, WaitStopped, and ValueError for too many bytes.
+
+        Does not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        """
         reservation = None
         with contextlib.suppress(QueueBusy):
             reservation = self._native.reserve_now(size, body)
@@ -233,7 +236,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return reservation
 
     async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
-        """Put what was reserved, after waiting for room if there is none. Raises QueueFull and WaitStopped."""
+        """Put what was reserved, after waiting for room if there is none. Raises as :meth:`_put_when_room` does."""
         is_put = False
         with contextlib.suppress(QueueBusy):
             is_put = reservation.put_now()
@@ -241,7 +244,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             await self._put_when_room(reservation, timeout)
 
     async def _get_in_turn(self, max_items: int, timeout: float | None) -> list[Any]:
-        """Wait for items, remove and return them. Raises QueueEmpty and WaitStopped."""
+        """Wait for items, remove and return them.
+
+        Raises QueueEmpty, QueueShutDown, QueueBusy, WaitStopped and DecodeError.
+        """
         items = await self._try_in_turn(
             ITEMS, self._may_have_item, lambda: self._native.get_many_now(max_items, False) or None, timeout
         )

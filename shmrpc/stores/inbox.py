@@ -67,9 +67,9 @@ class InboxBase:
         self._store = store
 
     def put(self, value: Any) -> None:
-        """Add a copy of a value as the last message. Within a transaction, the commit adds the message.
+        """Add a copy of a value as the last message. Within a transaction, the commit adds the message for others.
 
-        Raises as setting a value of the store does.
+        The transaction itself can take the message before. Raises as setting a value of the store does.
         """
         self._store._put(value)
 

@@ -44,8 +44,8 @@ impl Signals {
 
     /// Add signals, each of which ends one ``wait()``, here or in another process, now or later.
     ///
-    /// Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError if
-    /// more than 2^62 signals would be pending.
+    /// Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError for
+    /// a ``count`` that is no integer of 0 or more, and if more than 2^62 signals would be pending.
     #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
     fn _signal(
         &self,

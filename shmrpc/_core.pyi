@@ -1288,7 +1288,7 @@ class Permits:
     def _acquire(self, timeout: float | None = None) -> Literal[True]:
         """Acquire a permit, and wait for at most ``timeout`` seconds until one is free. Return True.
 
-        Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
+        Raises WaitTimeout, which names holders, WaitStopped, SharedMemoryError if too many wait, or LocalProtocolError.
         """
 
     def _aenter(self) -> Awaitable[None]:
@@ -1327,7 +1327,7 @@ class Signals:
     def _wait_signal(self, timeout: float | None = None) -> Literal[True]:
         """Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
 
-        Raises WaitTimeout, and WaitStopped after ``stop()``.
+        Raises WaitTimeout, WaitStopped, SharedMemoryError if too many wait, and LocalProtocolError for a closed handle.
         """
 
 @final

@@ -223,7 +223,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
         the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
-        cannot be sent.
+        cannot be sent, and ImportError without NumPy, which raw bytes do not need.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 

@@ -39,10 +39,11 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     until the queue is shut down and empty. ``async with`` closes the handle at the end.
 
     A wait raises QueueEmpty or QueueFull if the timeout is over (None: no limit; 0: one attempt), or QueueBusy if a
-    stopped process blocks the queue then; QueueShutDown, WaitStopped after :meth:`stop`, and LocalProtocolError if the
-    handle is closed. An item that cannot be sent raises EncodeError, and one that cannot be read DecodeError: get() has
-    lost it then. A cancelled wait has put or got nothing. An invalid argument raises TypeError or ValueError. Methods
-    that do not wait raise QueueBusy and LocalProtocolError in the same cases.
+    stopped process blocks the queue then; QueueShutDown, WaitStopped after :meth:`stop`, SharedMemoryError if too many
+    loops and threads wait, and LocalProtocolError if the handle is closed. An item that cannot be sent raises
+    EncodeError, and one that cannot be read DecodeError: get() has lost it then. A cancelled wait has put or got
+    nothing. An invalid argument raises TypeError or ValueError. Methods that do not wait raise QueueBusy and
+    LocalProtocolError in the same cases.
     """
 
     @functools.cached_property
@@ -171,7 +172,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
         the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
-        cannot be sent.
+        cannot be sent, and ImportError without NumPy, which raw bytes do not need.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 

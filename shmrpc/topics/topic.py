@@ -66,7 +66,8 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
 
         Subscribers read the same memory, without a copy: do not write to the array after the block. The initial
         contents are undefined. If the block raises, or is cancelled, nothing is published. In a topic of raw bytes the
-        block gets a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room.
+        block gets a memoryview of ``shape`` bytes, for which NumPy is not needed: otherwise a missing NumPy raises
+        ImportError. Waits up to ``timeout`` seconds for memory, and again for room.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 

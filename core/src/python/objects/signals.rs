@@ -83,7 +83,7 @@ impl Signals {
 
     /// Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
     ///
-    /// Raises WaitTimeout, and WaitStopped after ``stop()``.
+    /// Raises WaitTimeout, WaitStopped, SharedMemoryError if too many wait, and LocalProtocolError for a closed handle.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
     fn _wait_signal(
         slf: &Bound<'_, Self>,

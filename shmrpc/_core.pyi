@@ -1288,7 +1288,7 @@ class Permits:
     def _acquire(self, timeout: float | None = None) -> Literal[True]:
         """Acquire a permit, and wait for at most ``timeout`` seconds until one is free. Return True.
 
-        Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
+        Raises WaitTimeout, which names holders, WaitStopped, SharedMemoryError if too many wait, or LocalProtocolError.
         """
 
     def _aenter(self) -> Awaitable[None]:
@@ -1314,8 +1314,8 @@ class Signals:
     def _signal(self, count: int | None = None) -> None:
         """Add signals, each of which ends one ``wait()``, here or in another process, now or later.
 
-        Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError if
-        more than 2^62 signals would be pending.
+        Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError for
+        a ``count`` that is no integer of 0 or more, and if more than 2^62 signals would be pending.
         """
 
     def drain(self) -> int:
@@ -1327,7 +1327,7 @@ class Signals:
     def _wait_signal(self, timeout: float | None = None) -> Literal[True]:
         """Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
 
-        Raises WaitTimeout, and WaitStopped after ``stop()``.
+        Raises WaitTimeout, WaitStopped, SharedMemoryError if too many wait, and LocalProtocolError for a closed handle.
         """
 
 @final

@@ -65,8 +65,9 @@ async def attach(name: str, timeout: float | None = 5.0, *, kind: type[Any] | No
 
     Raises WaitTimeout if no process has the object open by then, and NameConflict if it is of another kind, or a topic:
     read a topic with :func:`shmrpc.subscribe`, publish in it with :func:`shmrpc.topic`. Raises TypeError for a ``kind``
-    that cannot be attached, TypeError or ValueError for an invalid name or timeout, SharedMemoryError, and
-    LocalProtocolError if the directory of shared objects is not safe.
+    that cannot be attached, TypeError or ValueError for an invalid name or timeout, SharedMemoryError,
+    LocalProtocolError if the directory of shared objects is not safe, RemoteProtocolError if another version of shmrpc
+    has made the object, and WaitTimeout also if a stopped process is opening or closing it.
     """
     handle_types = _select_handle_types(kind, _ASYNC_HANDLES)
     with contextlib.closing(_attempts(name, timeout)) as attempts:

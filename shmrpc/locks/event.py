@@ -49,7 +49,8 @@ class Event(AsyncContextHandle, EventBase):
 
         A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
-        Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed.
+        Raises WaitTimeout, WaitStopped after :meth:`stop`, SharedMemoryError if too many loops and threads wait, and
+        LocalProtocolError if the handle is closed.
         """
         timeout = check_timeout(timeout)
         since = self._object.event()
@@ -67,7 +68,8 @@ class BlockingEvent(ThreadsOnly, EventBase):
 
         A :meth:`set` ends the wait even if a :meth:`clear` follows at once.
 
-        Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed.
+        Raises WaitTimeout, WaitStopped after :meth:`stop`, SharedMemoryError if too many loops and threads wait, and
+        LocalProtocolError if the handle is closed.
         """
         self._wait_in_thread(self._object.wait_event, check_timeout(timeout))
         return True

@@ -28,10 +28,10 @@ class Lock(LockBase, AsyncPermitHandle):
 
     ``async with shmrpc.Lock("config"): ...`` in an event loop, ``with`` in a thread without one. The holder is the task
     or thread that calls ``acquire()``. If the process of the holder dies, or closes its last handle of the lock, the
-    lock is free again. With ``reentrant=True`` the holder may acquire the lock again, and releases it as many times;
-    otherwise a second ``acquire()`` raises LocalProtocolError, because the holder would wait for itself. ``release()``
-    raises LocalProtocolError in any task or thread but the holder. ``with`` does so too where it would have to wait in
-    the thread of an event loop.
+    lock is free again; a task or thread that ends without ``release()`` keeps it. With ``reentrant=True`` the holder
+    may acquire the lock again, and releases it as many times; otherwise a second ``acquire()`` raises
+    LocalProtocolError, because the holder would wait for itself. ``release()`` raises LocalProtocolError in any task or
+    thread but the holder. ``with`` does so too where it would have to wait in the thread of an event loop.
 
     Raises as :class:`Semaphore` does.
     """

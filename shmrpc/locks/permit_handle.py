@@ -17,7 +17,7 @@ class PermitHandle(Permits, Handle):
     """A handle of an object whose permits are acquired and released."""
 
     def locked(self) -> bool:
-        """Return True if an acquire would wait now, because no permit is free.
+        """Return True if no permit is free, also for the holder of a reentrant lock, who could acquire it again.
 
         Raises LocalProtocolError if the handle is closed.
         """
@@ -55,9 +55,9 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         ``timeout`` is in seconds; None waits without a limit. The holder of a lock is the task that calls this method,
         whichever task awaits it. So ``wait_for``, ``gather``, ``shield`` and ``create_task`` may run the coroutine.
 
-        Raises WaitTimeout, which names the holders, WaitStopped after :meth:`stop`, and LocalProtocolError if the
-        handle is closed, or if the task holds the lock and it is not reentrant. The caller calls :meth:`release` in the
-        same task.
+        Raises WaitTimeout, which names the holders, WaitStopped after :meth:`stop`, SharedMemoryError if too many loops
+        and threads wait, and LocalProtocolError if the handle is closed, or if the task holds the lock and it is not
+        reentrant. The caller calls :meth:`release` in the same task.
         """
         acquiring = self._acquire_for(self._owner(), check_timeout(timeout))
         # Python's warning of a coroutine that was never awaited shows this name.
@@ -68,7 +68,7 @@ class AsyncPermitHandle(OpenOnAwait, PermitHandle):
         """Wait for a permit, acquire it on behalf of a task or thread, and return True.
 
         ``owner``: the number of that task or thread, from ``_owner()``; 0 for a semaphore. ``timeout`` is in seconds.
-        Raises WaitTimeout, WaitStopped and LocalProtocolError.
+        Raises WaitTimeout, WaitStopped, SharedMemoryError if too many loops and threads wait, and LocalProtocolError.
         """
         if self._try(owner, True) or self._regain():
             return True

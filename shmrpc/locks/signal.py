@@ -45,8 +45,8 @@ class Signal(AsyncContextHandle, SignalBase):
     async def wait(self, timeout: float | None = None) -> Literal[True]:
         """Wait up to ``timeout`` seconds for a signal, consume it and return True. A cancelled call consumes none.
 
-        ``timeout=None`` is no limit. Raises WaitTimeout, WaitStopped after :meth:`stop`, and LocalProtocolError if the
-        handle is closed.
+        ``timeout=None`` is no limit. Raises WaitTimeout, WaitStopped after :meth:`stop`, SharedMemoryError if too many
+        loops and threads wait, and LocalProtocolError if the handle is closed.
         """
         timeout = check_timeout(timeout)
         if not self._try():

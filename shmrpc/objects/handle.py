@@ -206,13 +206,16 @@ class Handle(HideRenamed, NotCopyable):
             self._raise_wait_failed(waited, timeout, wait_set)
 
     def _raise_wait_failed(self, waited: bool | None, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise the error for a wait that failed: WaitStopped if ``waited`` is None, WaitTimeout if it is False."""
+        """Raise the error for a wait that failed: WaitStopped if ``waited`` is None, else that of _raise_timeout()."""
         if waited is None:
             raise wait_stopped_error(self._object)
         self._raise_timeout(timeout, wait_set)
 
     def _raise_timeout(self, timeout: float | None, wait_set: int) -> NoReturn:
-        """Raise WaitTimeout, whose text has the cause and the holders of permits. ``timeout`` is not None here."""
+        """Raise WaitTimeout, whose text has the cause and the holders of permits. ``timeout`` is not None here.
+
+        Raises LocalProtocolError instead if the handle is closed. A queue raises QueueFull and QueueEmpty here.
+        """
         text = f"{self._timeout_cause()} within {timeout:g} s{self._describe_holders()}"
         raise WaitTimeout(f"{self._object.kind} {self.name!r}: {text}")
 

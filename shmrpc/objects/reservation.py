@@ -67,8 +67,9 @@ _H = TypeVar("_H", bound=_Handle)
 class _ReservationBase(Generic[_H, _R]):
     """Memory for one item or message, from the beginning to the end of a block.
 
-    An object is for one block. A block that raises puts or publishes nothing. ``timeout`` is the longest wait in
-    seconds, None for no limit: once for the memory, and once more for room at the end.
+    An object is for one block. A block that raises puts or publishes nothing, and neither does one whose end fails:
+    the memory is freed. ``timeout`` is the longest wait in seconds, None for no limit: once for the memory, and once
+    more for room at the end.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class _ReservationBase(Generic[_H, _R]):
 
         If the value is too small to be reserved, sets ``_array`` to an array that is copied later, and returns None.
         Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, what NumPy
-        raises for an invalid shape or dtype, and the errors of ``_check_can_reserve()``.
+        raises for an invalid shape or dtype, ImportError without NumPy unless the bytes are raw, and the errors of
+        ``_check_can_reserve()``.
         """
         handle = self._handle
         handle._check_can_reserve()

@@ -48,6 +48,7 @@ class TurnQueue(WaitQueue):
 
         Without a limit (None), QueueBusy of ``attempt`` is retried forever; otherwise it is raised only at the end of
         the timeout. Raises WaitStopped, LocalProtocolError if the object is closed, and what else ``attempt`` raises.
+        ``may_succeed()`` must not stay true while ``attempt()`` finds nothing, or the task would keep the loop forever.
         """
 
         def take_turn() -> bool:

@@ -120,7 +120,7 @@ class WaitQueue:
                 self._loop.call_soon_threadsafe(self._release_slot)
 
     def _time_out(self, future: asyncio.Future[bool]) -> None:
-        """End a wait whose timeout is over, after a last attempt."""
+        """End a wait whose timeout is over, after the attempts of the waiting tasks in order, until one fails."""
         if not future.done():
             self._serve_waiting()  # The process that was to ring the doorbell may be stopped.
         if not future.done():

@@ -223,7 +223,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
         the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
-        cannot be sent.
+        cannot be sent, and ImportError without NumPy, which raw bytes do not need.
         """
         return BlockingReservation(self, shape, dtype, check_timeout(timeout))
 
@@ -255,7 +255,10 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _retry_put(
         self, put: Callable[[Any], _core.PendingItems | None], argument: Any, timeout: float | None
     ) -> _core.PendingItems | None:
-        """Call ``put(argument)`` until no stopped process blocks the queue; return the result. Raises QueueBusy."""
+        """Call ``put(argument)`` until no stopped process blocks the queue; return the result.
+
+        Raises QueueBusy at the end of the timeout, and what ``put`` raises. Does not check for :meth:`stop`.
+        """
         # A function of its own, because a variable that a lambda refers to makes the fast path slower.
         return self._retry_while_busy(lambda _: put(argument), timeout)
 
@@ -273,7 +276,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         """Block until there is memory, and return it.
 
-        Raises QueueFull and WaitStopped, and QueueBusy if a stopped process blocks it.
+        Raises QueueFull, WaitStopped, QueueBusy if a stopped process blocks it, and ValueError for too many bytes. Does
+        not check for a shutdown, which only _check_can_reserve() and _commit() do.
         """
         reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:

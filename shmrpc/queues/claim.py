@@ -20,8 +20,11 @@ class Claim(HideRenamed, NotCopyable):
 
     ``ack()`` ends the claim and removes the item. ``nack()`` makes the item the first one of the queue again, and
     so does the death of this process, or the end of the last reference to the claim. Any thread may call both. A
-    ``with`` block acknowledges the claim at its end, or calls ``nack()`` if it raises; it does nothing if the claim has
-    ended. Both raise QueueBusy if a stopped process blocks the queue for a second: the claim then stays.
+    ``with`` block acknowledges the claim at its end, or calls ``nack()`` if it raises; it does nothing if ``ack()`` or
+    ``nack()`` has ended the claim. After the lease, both still succeed until a process notices that it is over; then
+    they raise StaleClaim, and so does the end of a block that has not raised. Both raise LocalProtocolError if the
+    handle of the queue is closed, and QueueBusy if a stopped process blocks the queue for a second: the claim then
+    stays.
     """
 
     #: Called once the claim has ended. None at first, because a signal handler may raise before ``of()`` sets it.
@@ -50,8 +53,8 @@ class Claim(HideRenamed, NotCopyable):
     def value(self) -> Any:
         """The item. Arrays in it are read-only views of the queue's memory, and stay valid after the claim has ended.
 
-        The first use reads the item. Raises LocalProtocolError once the claim has ended, and DecodeError for an item
-        that cannot be read, which stays claimed.
+        The first use reads the item. Raises LocalProtocolError after :meth:`ack` or :meth:`nack`, but not at the end of
+        the lease, and DecodeError for an item that cannot be read, which stays claimed.
         """
         if not self._claim.is_held:
             raise LocalProtocolError(f"queue {self._queue_name!r}: the claim has ended; take its value before")

@@ -39,10 +39,11 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     until the queue is shut down and empty. ``async with`` closes the handle at the end.
 
     A wait raises QueueEmpty or QueueFull if the timeout is over (None: no limit; 0: one attempt), or QueueBusy if a
-    stopped process blocks the queue then; QueueShutDown, WaitStopped after :meth:`stop`, and LocalProtocolError if the
-    handle is closed. An item that cannot be sent raises EncodeError, and one that cannot be read DecodeError: get() has
-    lost it then. A cancelled wait has put or got nothing. An invalid argument raises TypeError or ValueError. Methods
-    that do not wait raise QueueBusy and LocalProtocolError in the same cases.
+    stopped process blocks the queue then; QueueShutDown, WaitStopped after :meth:`stop`, SharedMemoryError if too many
+    loops and threads wait, and LocalProtocolError if the handle is closed. An item that cannot be sent raises
+    EncodeError, and one that cannot be read DecodeError: get() has lost it then. A cancelled wait has put or got
+    nothing. An invalid argument raises TypeError or ValueError. Methods that do not wait raise QueueBusy and
+    LocalProtocolError in the same cases.
     """
 
     @functools.cached_property
@@ -171,7 +172,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         The initial contents are undefined. If the block raises, nothing is put. In a queue of raw bytes the block gets
         a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room at the end of
         the block; both raise QueueFull. Raises ValueError for an array that is too large, EncodeError for a dtype that
-        cannot be sent.
+        cannot be sent, and ImportError without NumPy, which raw bytes do not need.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
@@ -199,7 +200,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         """Retry an attempt while a stopped process blocks it; return its result.
 
         Sleeps first, because the caller has just met QueueBusy. Raises QueueBusy after the timeout, and what
-        ``attempt`` raises.
+        ``attempt`` raises. Does not check for :meth:`stop`.
         """
         end = end_of_wait(timeout)
         while True:
@@ -211,7 +212,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
                     raise
 
     async def _put_when_room(self, pending: _core.PendingItems | _core.Reservation, timeout: float | None) -> None:
-        """Wait for room, and put items or a reservation. Raises QueueFull, QueueShutDown and WaitStopped."""
+        """Wait for room, and put items or a reservation. Raises QueueFull, QueueShutDown, QueueBusy and WaitStopped."""
         put = await self._try_in_turn(ROOM, pending.may_put, lambda: pending.put_now() or None, timeout)
         if put is None:
             self._raise_timeout(timeout, ROOM)
@@ -221,7 +222,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        """Wait for memory, and return it. Raises QueueFull and WaitStopped."""
+        """Wait for memory, and return it. Raises QueueFull, QueueBusy, WaitStopped, and ValueError for too many bytes.
+
+        Does not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        """
         reservation = None
         with contextlib.suppress(QueueBusy):
             reservation = self._native.reserve_now(size, body)
@@ -233,7 +237,7 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         return reservation
 
     async def _commit(self, reservation: _core.Reservation, timeout: float | None) -> None:
-        """Put what was reserved, after waiting for room if there is none. Raises QueueFull and WaitStopped."""
+        """Put what was reserved, after waiting for room if there is none. Raises as :meth:`_put_when_room` does."""
         is_put = False
         with contextlib.suppress(QueueBusy):
             is_put = reservation.put_now()
@@ -241,7 +245,10 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
             await self._put_when_room(reservation, timeout)
 
     async def _get_in_turn(self, max_items: int, timeout: float | None) -> list[Any]:
-        """Wait for items, remove and return them. Raises QueueEmpty and WaitStopped."""
+        """Wait for items, remove and return them.
+
+        Raises QueueEmpty, QueueShutDown, QueueBusy, WaitStopped and DecodeError.
+        """
         items = await self._try_in_turn(
             ITEMS, self._may_have_item, lambda: self._native.get_many_now(max_items, False) or None, timeout
         )

@@ -45,7 +45,7 @@ def open_queue(name: str, maxsize: int, max_memory: int | str, max_deliveries: i
 
 
 def check_lease_timeout(timeout: float | None) -> float:
-    """Return a lease timeout in seconds, for the core; 0 for none.
+    """Return a lease timeout in seconds, from 1e-9 to 1e9, for the core; 0 for None. Clamps other positive numbers.
 
     Raises TypeError if the timeout is no number, and ValueError if it is not above 0.
     """
@@ -91,7 +91,7 @@ class DeadLetters(NotCopyable):
         return got
 
     def claim_nowait(self) -> Claim:
-        """Claim the first dead letter. Only an acknowledgement removes it from the dead letters.
+        """Claim the first dead letter. Only an acknowledgement removes it from the dead letters: nack() returns it.
 
         The claim has no lease. Raises QueueEmpty, and SharedMemoryError if the queue has too many claims.
         """
@@ -194,7 +194,7 @@ class QueueBase(NotConstructible, Handle):
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Return True if ``maxsize`` items wait now."""
+        """Return True if ``maxsize`` items wait now; False if there is no such limit, also if the memory is full."""
         return 0 < self.maxsize <= self.qsize()
 
     def put_nowait(self, item: Any) -> None:
@@ -281,7 +281,8 @@ class QueueBase(NotConstructible, Handle):
     def close(self) -> None:
         """Close the handle. Idempotent. Waits and iterators of claims end with LocalProtocolError.
 
-        When the last process closes the queue, the queue is deleted, and the log ``shmrpc`` warns of items in it.
+        With its last handle, this process leaves the queue, and the items that it has claimed return. When the last
+        process closes the queue, the queue is deleted, and the log ``shmrpc`` warns of items in it.
         """
         super().close()
         self._wake_iterators()

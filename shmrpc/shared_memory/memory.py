@@ -61,7 +61,8 @@ class MemoryBase(ContextHandle):
 
         The array is writable, and shares the bytes with :attr:`buf`: no copy is made. Raises ValueError if the array is
         not within the memory, if a length is negative, or if the dtype has Python objects; LocalProtocolError if the
-        memory is closed; and TypeError for what NumPy takes for no dtype or shape.
+        memory is closed; TypeError for an invalid dtype, or a shape that is no int or sequence; and ImportError without
+        NumPy.
         """
         import numpy as np  # Programs without arrays do not need it.
 
@@ -91,7 +92,10 @@ class Memory(AsyncContextHandle, MemoryBase):
 
     @functools.cached_property
     def lock(self) -> Lock:
-        """The lock of this memory, which all processes share, the same object each time. :meth:`close` closes it."""
+        """The lock of this memory, which all processes share, the same object each time. It is not reentrant.
+
+        Closing one of the memory and its lock closes both.
+        """
         return Lock._wrap(self._object)
 
 
@@ -101,7 +105,10 @@ class BlockingMemory(ThreadsOnly, MemoryBase):
 
     @functools.cached_property
     def lock(self) -> BlockingLock:
-        """The lock of this memory, which all processes share, the same object each time. :meth:`close` closes it."""
+        """The lock of this memory, which all processes share, the same object each time. It is not reentrant.
+
+        Closing one of the memory and its lock closes both.
+        """
         return BlockingLock._wrap(self._object)
 
 

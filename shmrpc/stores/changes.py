@@ -71,7 +71,8 @@ def watch(container: Any, timeout: float | None = None) -> Changes[Any]:
     loops. Several changes between two steps yield one copy, of the latest state; the last state is always yielded, and
     a state may be yielded twice. The iteration ends once the container is removed. A step raises WaitTimeout if nothing
     changes for ``timeout`` seconds (None: no limit), WaitStopped, and LocalProtocolError if the store is closed or
-    within a transaction. Raises TypeError at once for another kind of object.
+    within a transaction. An error ends the iteration: iterate again to go on, from the present state. Raises TypeError
+    at once for another kind of object.
     """
     proxy = container._root if isinstance(container, StoreBase) else container
     if not isinstance(proxy, SharedContainer):

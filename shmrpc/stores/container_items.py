@@ -16,8 +16,10 @@ def get_buffer(container: Any, key: Any) -> memoryview:
 
     ``container`` and ``key``: see :func:`shmrpc.atomic.add`. For a bytearray, an array or a tensor, the view is the
     shared memory itself, and writable: the memory stays valid as long as the view lives, even if the item is removed.
-    For bytes, and for a str as UTF-8, which never change, the view is a read-only copy. Raises TypeError for other
-    values; KeyError, IndexError or AttributeError if there is no such item; and ObjectDeleted.
+    In a process that may not change the store, the view is read-only, and of a tensor it is a view of a copy. For
+    bytes, and for a str as UTF-8, which never change, the view is a read-only copy. Raises TypeError for other values;
+    KeyError, IndexError or AttributeError if there is no such item; ObjectDeleted; and LocalProtocolError for a
+    bytearray, array or tensor within a transaction.
     """
     value = read_item(container, key)
     if isinstance(value, str):

@@ -163,7 +163,10 @@ def _remove_unlocked(path: str) -> None:
 
 
 def read(path: Path) -> tuple[Classes, bytes]:
-    """Return the classes and the values of a saved file. Raises OSError, and DecodeError for any other file."""
+    """Return the classes and the values of a saved file.
+
+    Raises OSError, and DecodeError for any other file, a damaged one, and one of another version.
+    """
     data = path.read_bytes()
     if data[: len(_MAGIC)] != _MAGIC:
         raise DecodeError(f"{path} is not a saved store: the file begins with {data[:16]!r}")

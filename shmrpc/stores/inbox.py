@@ -67,9 +67,9 @@ class InboxBase:
         self._store = store
 
     def put(self, value: Any) -> None:
-        """Add a copy of a value as the last message. Within a transaction, the commit adds the message.
+        """Add a copy of a value as the last message. Within a transaction, the commit adds the message for others.
 
-        Raises as setting a value of the store does.
+        The transaction itself can take the message before. Raises as setting a value of the store does.
         """
         self._store._put(value)
 
@@ -110,7 +110,10 @@ class Inbox(InboxBase):
         return got[0]
 
     async def read(self, timeout: float | None = None) -> Any:
-        """Return a copy of the first message, which stays; wait for one as :meth:`take` does."""
+        """Return a copy of the first message, which stays; wait for one as :meth:`take` does, with its errors.
+
+        Does not wait for the end of a transaction of another task.
+        """
         timeout = check_timeout(timeout)
         queue, end = self._store._wait_queue(_MESSAGES, WaitQueue), end_of_wait(timeout)
         while not (got := self._store._peek()):

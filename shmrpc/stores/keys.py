@@ -80,7 +80,8 @@ def _check_comparison(kind: type, base: type) -> None:
 def canonical_bytes(key: Any) -> bytes:
     """Return bytes that are the same for keys that are equal in Python, and different for all others.
 
-    Raises TypeError for a value that cannot be a key of a store.
+    All NaNs are one key. The bytes of a member of an Enum contain the ``repr()`` of its value. Raises TypeError for a
+    value that cannot be a key of a store, and RecursionError for a tuple that is nested too deep.
     """
     if isinstance(key, enum.Enum) and builtin_base(type(key)) is None:
         named = f"{class_name(type(key))} {key._name_} {key._value_!r}"

@@ -43,7 +43,10 @@ _BASES: Final[dict[type, Any]] = {
 
 
 def builtin_base(cls: type) -> type | None:
-    """Return the immutable builtin type from which a class is derived; None without one, or if C code adds state."""
+    """Return the one of int, float, str, bytes and tuple that a class is, or is derived from.
+
+    Return None without one, or if a class written in C comes before it, as for bool, because it may add state.
+    """
     for each in cls.__mro__[:-1]:
         if each in _BASES:
             return each
@@ -78,7 +81,10 @@ def _write_enum(value: enum.Enum, context: EncodeContext) -> Ext:
 
 
 def _write_derived(value: Any, context: EncodeContext) -> Any:
-    """Return the extension of an instance of a derived class. Raises TypeError if the instance adds state."""
+    """Return the extension of an instance of a derived class.
+
+    Raises TypeError if the instance adds state, or if its class has a ``__reduce__`` or is not found by its name.
+    """
     cls = type(value)
     base = builtin_base(cls)
     pickled_by_itself = any({"__reduce__", "__reduce_ex__"} & each.__dict__.keys() for each in cls.__mro__[:-1])

@@ -53,7 +53,11 @@ class SharedClass:
         return _make_proxy_class(self)
 
     def make_instance(self, fields: list[Any], extra: dict[str, Any]) -> Any:
-        """Make a plain instance, outside the store, of field values and other attributes; for a struct, make a dict."""
+        """Make a plain instance, outside the store, of field values and other attributes; for a struct, make a dict.
+
+        Does not call ``__init__``. Drops the other attributes if the class is not open in this process. Raises
+        ValueError if the number of values is wrong.
+        """
         if issubclass(self.cls, enum.IntEnum):
             return {member: fields[member] for member in self.cls}
         made = object.__new__(self.cls)
@@ -66,7 +70,8 @@ class SharedClass:
     def field_values(self, instance: Any) -> tuple[list[Any], dict[str, Any] | None]:
         """Return the values of an instance's fields, and a dict of its other attributes, None if the class is not open.
 
-        Raises TypeError if a field is missing, and EncodeError if an attribute would be lost.
+        Leaves out the values of cached properties. Raises TypeError if a field is missing, and EncodeError if an
+        attribute would be lost.
         """
         try:
             fields = [getattr(instance, name) for name in self.fields]
@@ -107,10 +112,12 @@ def shared(*, open: bool = False) -> Callable[[_C], _C]: ...
 def shared(cls: Any = None, /, *, open: bool = False) -> Any:
     """Mark a class, so that stores can hold its instances; in a store, its methods work on the shared memory.
 
-    Returns the class. A class with annotations that is no dataclass becomes one. The fields are those of the dataclass,
-    or its ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared too. Other
-    processes find the class by its module and name, so they must be able to import it. Raises TypeError for a class
-    that has no fields and is not open, or whose base classes have state that a store would lose.
+    Returns the class. A class with annotations becomes a dataclass, unless it has ``__slots__`` or a dataclass as its
+    base: then decorate it as a dataclass first, or its own annotations are no fields. The fields are those of the
+    dataclass, or its ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared
+    too. Other processes find the class by its module and name, so they must be able to import it. Raises TypeError for
+    an Enum, and for a class that has no fields and is not open, or whose base classes have state that a store would
+    lose.
     """
     if cls is None:
         return lambda cls: _mark_shared(cls, open)
@@ -149,7 +156,7 @@ def _register(shared_class: SharedClass) -> SharedClass:
 
 
 def _fields_of(cls: type, is_open: bool) -> tuple[str, ...]:
-    """Return the names of a class's fields. Raises TypeError if there are none, unless the class is open."""
+    """Return the names of a class's fields. Raises TypeError for none, unless it is a dataclass or is open."""
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
     slots: list[str] = []
@@ -185,7 +192,8 @@ def struct_class(cls: type[enum.IntEnum]) -> SharedClass:
 def find_shared_class(name: str, fields: tuple[str, ...]) -> SharedClass:
     """Return the SharedClass of this name. Import its module if necessary.
 
-    Raises DecodeError if the class cannot be found, is not marked, or has other fields.
+    Raises DecodeError if the class cannot be found, is not marked, or has other fields, and what else the module raises
+    while it is imported.
     """
     found = _by_name.get(name)
     if found is None:
@@ -297,7 +305,10 @@ class _OpenMixin:
 
 
 def _make_proxy_class(shared_class: SharedClass) -> type:
-    """Return a new class for proxies of instances, with the methods of their class and a descriptor for each field."""
+    """Return a new class for proxies of instances, with the methods of their class and a descriptor for each field.
+
+    A cached property is computed at each use, and a class method gets the original class.
+    """
     space: dict[str, Any] = {"__slots__": (), "_shared_class": shared_class, "__module__": shared_class.cls.__module__}
     space["__doc__"] = shared_class.cls.__doc__
     if issubclass(shared_class.cls, enum.IntEnum):

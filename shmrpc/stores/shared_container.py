@@ -39,9 +39,11 @@ class SharedContainer(StoredObject):
     """A container of a store: a list, dict, set, struct or object.
 
     Each operation is atomic. It raises ObjectDeleted if the container was removed; StoreBusy if another process holds
-    the store for longer than ``busy_timeout``; and LocalProtocolError if the store is closed. A change also raises
-    StoreFull, EncodeError for a value that the store cannot hold, TypeError for an invalid key, and LocalProtocolError
-    in a process that may not change the store. Nothing has changed then.
+    the store for longer than ``busy_timeout``; DecodeError for a value that this process cannot read; and
+    LocalProtocolError if the store is closed. A change also raises StoreFull, EncodeError for a value that the store
+    cannot hold, RecursionError for one that is nested too deep, TypeError for an invalid key, and LocalProtocolError in
+    a process that may not change the store, or while another task of this thread is within a transaction. Nothing has
+    changed then.
     """
 
     __slots__ = ()
@@ -78,16 +80,13 @@ class SharedContainer(StoredObject):
         """Wait at most ``timeout`` seconds until the container or its contents change, or the container is removed.
 
         If another task of this loop is within a transaction, wait for the end of the transaction instead, which may
-        have changed the container. Raises WaitTimeout, WaitStopped, and ObjectDeleted if the container was removed
-        before.
+        have changed the container. Raises WaitTimeout, WaitStopped, ObjectDeleted if the container was removed before,
+        and LocalProtocolError within a transaction of this task.
         """
         await self._store_context.wait_for_change(cast(_core.Proxy, self), timeout)
 
     def wait_changed(self, timeout: float | None = None) -> None:
-        """Block this thread until the container changes: see :meth:`changed`, which raises the same errors.
-
-        Raises LocalProtocolError within a transaction.
-        """
+        """Block this thread until the container changes: see :meth:`changed`, which raises the same errors."""
         self._store_context.block_for_change(cast(_core.Proxy, self), timeout)
 
     def __eq__(self, other: object) -> bool:

@@ -72,7 +72,10 @@ class DictMethods(SharedContainer, MutableMapping[Any, Any]):
             return self[key]
 
     def update(self, *others: Any, **names: Any) -> None:
-        """Set the items of mappings or pairs, and keyword arguments, in one transaction."""
+        """Set the items of one mapping, or of pairs, and keyword arguments, in one transaction.
+
+        Raises TypeError for more than one mapping.
+        """
         items = dict(*map(plain_copy, others), **names)
         with self._store_context.transaction():
             for key, value in items.items():

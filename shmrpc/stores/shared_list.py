@@ -114,7 +114,10 @@ class SharedList(SharedContainer, _core.ListProxy, MutableSequence[Any]):
                 raise ValueError("list modified during sort")
 
     def _rewrite(self, make: Callable[[list[Any]], list[Any]]) -> None:
-        """Replace all items by those that ``make(copy of the list)`` returns, in one transaction."""
+        """Replace all items by those that ``make(copy of the list)`` returns, in one transaction.
+
+        Proxies of containers that were in the list raise ObjectDeleted afterwards.
+        """
         with self._store_context.transaction():
             self._splice(0, _END, make(self.copy()))
 

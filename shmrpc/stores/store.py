@@ -35,9 +35,9 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
         """Save a snapshot of the values to a file; messages are not saved.
 
         The file is complete or absent: it is written under another name, flushed to the disk, and then renamed, which
-        replaces an existing file. Links are followed. A thread writes, while the loop goes on. Raises OSError if the
-        file cannot be written, or if something but a regular file is there; StoreBusy; and LocalProtocolError if the
-        handle is closed.
+        replaces an existing file. Links are followed. A thread writes, while the loop goes on: changes of a transaction
+        that has not ended are not saved. Raises OSError if the file cannot be written, or if something but a regular
+        file is there; StoreBusy; and LocalProtocolError if the handle is closed.
         """
         await asyncio.to_thread(self._save, path)
 
@@ -46,8 +46,9 @@ class Store(AsyncioOnly, AsyncContextHandle, StoreBase):
 
         Proxies from before raise ObjectDeleted; messages stay. The old values are freed at the end, so the store needs
         room for both. After an error nothing has changed. Raises OSError if the file cannot be read; DecodeError if it
-        is not such a file, is damaged or of a newer version, or if a class has other fields in the store; StoreFull;
-        and StoreBusy.
+        is not such a file, is damaged or of another version, or if a class has other fields in the store; StoreFull;
+        StoreBusy, also within a transaction of this program; and LocalProtocolError if the handle is closed, or in a
+        process that may not change the store.
         """
         await asyncio.to_thread(self._load_from, path)
 
@@ -69,11 +70,17 @@ class BlockingStore(ThreadsOnly, ContextHandle, StoreBase):
         return self._fail_over()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save a snapshot of the values to a file: see :meth:`shmrpc.Store.save`."""
+        """Save a snapshot of the values to a file: see :meth:`shmrpc.Store.save`.
+
+        Within a transaction of this thread, its changes are saved too.
+        """
         self._save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Replace all values by those of a saved file: see :meth:`shmrpc.Store.load`."""
+        """Replace all values by those of a saved file: see :meth:`shmrpc.Store.load`.
+
+        Within a transaction of this thread, this is a part of the transaction.
+        """
         self._load_from(path)
 
     @functools.cached_property

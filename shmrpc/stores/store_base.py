@@ -173,7 +173,7 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Wait at most ``timeout`` seconds until any value changes. Raises WaitTimeout and WaitStopped.
 
         If another task of this loop is within a transaction, wait for the end of the transaction instead, which may
-        have changed values.
+        have changed values. Raises LocalProtocolError within a transaction of this task.
         """
         await self._root.changed(timeout)
 
@@ -223,8 +223,9 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Return the struct whose fields are numbered by the members of an enumeration.
 
         The key of the struct in the store is the name of the enumeration. The first call makes the struct with
-        ``values``, by member, and with 0 for all other fields; a later call ignores ``values``. Raises TypeError if the
-        key has another value, or ``fields`` is no IntEnum whose members are 0, 1, 2 and so on.
+        ``values``, by member, and with 0 for all other fields; other keys of ``values`` are ignored, and so are all
+        ``values`` of a later call. Raises TypeError if the key has another value, or ``fields`` is no IntEnum whose
+        members are 0, 1, 2 and so on.
         """
         shared_class = struct_class(fields)
         key = fields.__name__
@@ -239,18 +240,17 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         return value
 
     def _save(self, path: str | os.PathLike[str]) -> None:
-        """Save a snapshot as :meth:`shmrpc.Store.save` does, with its errors, and block this thread meanwhile."""
+        """Save a snapshot as :meth:`shmrpc.Store.save` does, with its errors, and block this thread meanwhile.
+
+        The snapshot has the changes of a transaction of this thread, too.
+        """
         from shmrpc.stores import files  # Few programs save a store, and this imports hashlib and json.
 
         classes, values = self._saved()
         files.write(Path(path), classes, values)
 
     def _load_from(self, path: str | os.PathLike[str]) -> None:
-        """Load a file as :meth:`shmrpc.Store.load` does, and block this thread meanwhile.
-
-        Raises OSError if the file cannot be read, DecodeError if it is damaged, or a class has other fields in the
-        store.
-        """
+        """Load a file as :meth:`shmrpc.Store.load` does, with its errors, and block this thread meanwhile."""
         from shmrpc.stores import files
 
         classes, values = files.read(Path(path))

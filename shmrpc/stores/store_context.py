@@ -108,7 +108,8 @@ class StoreContext(StoreHandle):
     def add(self, handle: Handle, busy_timeout: float, pickle: bool) -> None:
         """Add a handle that was opened with these options. The caller holds ``_lock``.
 
-        The longest ``busy_timeout`` counts; ``pickle`` of one handle allows pickling for all.
+        The longest ``busy_timeout`` counts; ``pickle`` of one handle allows pickling for all. Both hold until the
+        context is closed, also without that handle.
         """
         self._handles.add(handle)
         self.busy_timeout = max(self.busy_timeout, busy_timeout)
@@ -150,7 +151,7 @@ class StoreContext(StoreHandle):
     async def wait_for_change(self, proxy: _core.Proxy, timeout: float | None) -> None:
         """Wait until a container has changed, or a transaction of another task of this loop has ended.
 
-        Raises WaitTimeout, WaitStopped and ObjectDeleted.
+        Raises WaitTimeout, WaitStopped, ObjectDeleted, and LocalProtocolError within a transaction of this task.
         """
         timeout = check_timeout(timeout)
         if await self.wait_for_sibling(timeout):

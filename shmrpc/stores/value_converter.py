@@ -67,7 +67,7 @@ class ValueConverter:
 
         The form is ``("as", other value to write instead)``, ``("packed", bytes)``, ``("buffer", description, bytes)``
         or ``("record", class number, field values, extra attributes or None)``. Raises EncodeError, TypeError,
-        RecursionError, ObjectDeleted for a removed container, and DecodeError for a class with other fields.
+        RecursionError, ObjectDeleted for a removed container, and the errors of :meth:`class_number`.
         """
         kind = type(value)
         if isinstance(value, SharedContainer):
@@ -118,7 +118,7 @@ class ValueConverter:
     def _pack_value(self, value: Any) -> bytes:
         """Return the packed bytes of a value, or its pickle if it cannot be packed and pickling is allowed.
 
-        Raises EncodeError for any other value, and RecursionError.
+        Raises EncodeError for any other value, and RecursionError for deep nesting, also if pickling is allowed.
         """
         try:
             body = _PACKED + pack(value)
@@ -135,12 +135,18 @@ class ValueConverter:
         return body
 
     def _check_same(self, value: Any, made: Any) -> None:
-        """Raise TypeError if ``made``, the packed value as read back, has another type than ``value``."""
+        """Raise TypeError if ``made``, the packed value as read back, has another type than ``value``.
+
+        Compares the types of the two values only, not of their items.
+        """
         if type(made) is not type(value):
             raise TypeError(f"it would come out as a {type(made).__qualname__}; convert it, or register its class")
 
     def _pickle_value(self, value: Any) -> bytes:
-        """Return the pickle of a value, after checking that it can be unpickled. Raises EncodeError otherwise."""
+        """Return the mark of pickles and the pickle of a value, after checking that it can be unpickled.
+
+        Raises RecursionError, and EncodeError for any other failure.
+        """
         try:
             body = pickles.dumps(value)
             pickles.loads(body)  # A value that cannot be read back would make each copy of the store fail.
@@ -168,7 +174,7 @@ class ValueConverter:
         """Return a key in a form that the core can compare and read back.
 
         The form is ``(canonical bytes, packed key)``; or ``(None, plain value, packed key)`` if a plain value equals
-        the key. Raises TypeError, and EncodeError for a text with lone surrogates.
+        the key. Raises TypeError, RecursionError, and EncodeError for a text with lone surrogates.
         """
         equal = plain_equivalent(key)
         try:
@@ -195,14 +201,15 @@ class ValueConverter:
     def make_instance(self, number: int, fields: list[Any], extra: dict[str, Any]) -> Any:
         """Make a plain instance of the class with this number.
 
-        Raises DecodeError and ValueError for an unknown class.
+        Raises ValueError for an unknown number, and DecodeError for a class that this process does not have.
         """
         return self._class_with_number(number).make_instance(fields, extra)
 
     def copy_buffer(self, description: bytes, data: bytes) -> Any:
         """Make a writable bytearray, array or tensor with a copy of a buffer's bytes.
 
-        ``description`` is a "b", "a" or "t" and the encoded dtype and shape. Raises DecodeError if it does not fit.
+        ``description`` is a "b", "a" or "t" and the encoded dtype and shape. Raises DecodeError if it does not fit, and
+        ImportError for an array without NumPy or a tensor without PyTorch.
         """
         if description[:1] == b"b":
             return bytearray(data)
@@ -211,7 +218,7 @@ class ValueConverter:
     def record_class(self, number: int) -> Any:
         """Return the class of proxies for the class with this number.
 
-        Raises DecodeError and ValueError for an unknown one.
+        Raises ValueError for an unknown number, and DecodeError for a class that this process does not have.
         """
         return self._class_with_number(number).proxy_class
 
@@ -219,7 +226,7 @@ class ValueConverter:
         """Return a view of a buffer: a memoryview, array or tensor of the shared memory.
 
         The memory stays valid as long as the view. A tensor of a read-only buffer is a copy. Raises DecodeError,
-        ObjectDeleted, and LocalProtocolError within a transaction.
+        ObjectDeleted, LocalProtocolError within a transaction, and ImportError without NumPy or PyTorch.
         """
         pinned, description = _core.Proxy(store_ref, at, identity)._pin()
         if description[:1] == b"b":
@@ -227,7 +234,10 @@ class ValueConverter:
         return self._make_array(description, pinned)
 
     def _make_array(self, description: bytes, data: Any) -> Any:
-        """Make an array or tensor of a buffer; a tensor of a read-only buffer is a copy. Raises DecodeError."""
+        """Make an array or tensor of a buffer; a tensor of a read-only buffer is a copy.
+
+        Raises DecodeError, and ImportError without NumPy or PyTorch.
+        """
         import numpy as np  # Programs without arrays do not need it.
 
         try:
@@ -259,7 +269,8 @@ class ValueConverter:
     def class_number(self, shared_class: SharedClass) -> int:
         """Return the number of a class in this store, which the first call adds.
 
-        Raises DecodeError if the class has other fields there.
+        Raises the errors of a change of the store, such as StoreFull, and DecodeError if the class has other fields
+        there, or if this process does not have a class that was added before.
         """
         number = self._numbers.get(shared_class)
         if number is None:
@@ -271,7 +282,8 @@ class ValueConverter:
     def committed_class_number(self, shared_class: SharedClass) -> int:
         """Return the number of a class that other processes can look up.
 
-        Raises LocalProtocolError if the class is new in a transaction that is not committed.
+        Raises LocalProtocolError if the class is new in a transaction that is not committed, and the errors of
+        :meth:`class_number`, which may add the class.
         """
         number = self.class_number(shared_class)
         if number not in self._committed:
@@ -286,8 +298,8 @@ class ValueConverter:
     def _class_with_number(self, number: int) -> SharedClass:
         """Return the class with this number.
 
-        Raises DecodeError if this process does not have the class with the same fields, and ValueError for an unknown
-        number.
+        Reads the classes up to this number, and raises DecodeError if this process does not have each of them with the
+        same fields. Raises ValueError for an unknown number.
         """
         if number >= len(self._classes):
             with self._lock:

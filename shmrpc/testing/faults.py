@@ -82,7 +82,7 @@ class Faults:
     def fail(self, error: Exception, times: int = 1, *, endpoint: str | None = None) -> None:
         """Fail the next ``times`` calls with ``error``. The calls do not reach the server.
 
-        An error of shmrpc is raised unchanged. Any other error arrives as from an endpoint that raises it: as a
+        Each call raises a copy of an error of shmrpc. Any other error arrives as from an endpoint that raises it: as a
         :class:`shmrpc.RemoteError` that is also the builtin. Raises TypeError unless ``error`` is an Exception.
         """
         if not isinstance(error, Exception):
@@ -98,7 +98,11 @@ class Faults:
             connection.disconnect()
 
     def clear(self) -> None:
-        """Remove all faults. Calls that are already delayed still reach the server after their delay."""
+        """Remove all faults, for calls that begin afterwards.
+
+        Calls that are already delayed still reach the server after their delay, or fail if :meth:`fail` applies to
+        them, and the replies of calls to which :meth:`drop` applies stay dropped.
+        """
         self._delays.clear()
         self._queue.clear()
 
@@ -141,7 +145,10 @@ class Faults:
         self._connections.pop(connection, None)
 
     def next_for(self, endpoint: str | None) -> tuple[float, _Fault | None]:
-        """Return the delay in seconds and the fault, if any, of a call that begins now; use up the fault once."""
+        """Return the delay in seconds and the fault, if any, of a call that begins now; use up the fault once.
+
+        ``endpoint`` is None for a frame of several endpoints, to which only faults of all endpoints apply.
+        """
         seconds = self._delays.get(endpoint, self._delays.get(None, 0.0))
         for rule in self._queue:
             if rule.endpoint in (None, endpoint):
@@ -198,7 +205,7 @@ class _FaultyConnection(Connection):
         await self._connection.wait_for_room()
 
     def send(self, opcode: int, call_id: int, body: Body) -> bool:
-        """Send a frame, or delay it; return True unless the connection has no room for it.
+        """Send a frame, or delay it; return True unless the connection has no room for it. A delayed one needs no room.
 
         Raises Oversize, or ChannelError if the connection is closed.
         """
@@ -263,7 +270,7 @@ class _FaultyConnection(Connection):
             self._dropped.discard(call_id)
 
     def disconnect(self) -> None:
-        """Break the connection."""
+        """Close the connection, and report its end as a ConnectionLost. Idempotent."""
         if self._open:
             self.close()
             self._on_end(
@@ -283,11 +290,11 @@ class _FaultyConnection(Connection):
         self._faults.detach(self)
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection, without a report of its end. Idempotent."""
         if self._open:
             self._disable()
             self._connection.close()
 
     def fault(self, error: Exception) -> None:
-        """Close the connection, and report to the server which rule of the protocol it broke."""
+        """Close the connection, and report the broken rule to the server and, as RemoteProtocolError, to ``on_end``."""
         self._connection.fault(error)

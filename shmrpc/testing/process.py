@@ -82,7 +82,7 @@ class ServerProcess:
             self._leave()
 
     def _leave(self) -> None:
-        """Kill the process, delete its log, close its lifeline, and leave the private runtime directory."""
+        """Kill the process, delete its log, close its lifeline, and leave the private runtime directory. Call once."""
         self.kill()
         if self._lifeline is not None:
             self._lifeline.cut()
@@ -153,7 +153,8 @@ class ServerProcess:
         """Stop the process with SIGTERM, which gives calls in flight ``grace`` seconds to end; return the exit code.
 
         A process that does not end in time is ordered to stop at once, and killed 5 seconds later. A negative exit code
-        is the number of the signal that ended the process. Raises LocalProtocolError before the first process.
+        is that of a process that a signal has killed: the negated number of the signal. Returns the exit code of a
+        process that has ended, too. Raises LocalProtocolError before the first process.
         """
         process = self.process
         # Two signals of one kind may arrive as one.
@@ -165,9 +166,10 @@ class ServerProcess:
         return process.returncode
 
     def restart(self) -> None:
-        """Stop the process if it runs, and start another one with the same services.
+        """Stop the process if it runs, as :meth:`stop` does, and start another one with the same services.
 
-        Raises ServerFailed if the new process does not serve in time, LocalProtocolError outside the ``with`` block.
+        Raises ServerFailed if the new process ends, or does not serve in time, and LocalProtocolError outside the
+        ``with`` block. After ServerFailed no process runs, and this method may be called again.
         """
         if self._log is None:
             raise LocalProtocolError(f"the block of this ServerProcess of {self.target!r} is over: create another one")
@@ -176,7 +178,10 @@ class ServerProcess:
         self._start()
 
     def _start(self) -> None:
-        """Start the process and wait until it serves. Kills it and raises ServerFailed if it does not in time."""
+        """Start the process and wait until it serves.
+
+        Raises ServerFailed if the process ends before, or does not serve in time, after killing it.
+        """
         assert self._log is not None
         if self._lifeline is not None:  # The lifeline of the last process, which has ended.
             self._lifeline.cut()
@@ -218,7 +223,10 @@ class ServerProcess:
         return self._all_serve() and self._all_serve()
 
     def _all_serve(self) -> bool:
-        """Collect the status reports of the process; return True if there are any and all its services serve."""
+        """Collect the status reports of the process, which set :attr:`names`; return True if all its services serve.
+
+        Return False if there are none.
+        """
         self._reports = [report for report in collect_reports() if report.pid == self.pid]
         return bool(self._reports) and all(report.health == "serving" for report in self._reports)
 

@@ -63,7 +63,10 @@ class BlockingSubscription(IterableOnly, ContextHandle, SubscriptionBase):
         return got
 
     def _wait_for_messages(self, got: list[_core.Message], max_items: int, timeout: float | None) -> None:
-        """Block the thread until the core has appended messages to ``got``. Raises WaitTimeout and WaitStopped."""
+        """Block the thread until the core has appended messages to ``got``.
+
+        Raises WaitTimeout, WaitStopped, SlowConsumer, PublisherGone and DecodeError.
+        """
         end = end_of_wait(timeout)
         while not got:
             waited = self._native.wait_into(got, max_items, seconds_left(end))

@@ -82,9 +82,10 @@ class BlockingTopic(ThreadsOnly, ContextHandle, TopicBase):
     def _wait_for_room(
         self, records: _core.PendingRecords, wait: Callable[[float | None], bool | None], timeout: float | None
     ) -> None:
-        """Block the thread in ``wait(seconds)`` of the core until there is room for ``records``.
+        """Block the thread in ``wait(seconds)`` of the core, which publishes or reserves ``records`` itself.
 
-        Logs a warning if the thread waits for a subscription of its own. Raises TopicFull and WaitStopped.
+        Logs a warning if the thread waits for a subscription of its own. Raises TopicFull, after giving the records up,
+        and WaitStopped.
         """
         if timeout is not None and timeout <= WARN_AFTER:
             waited = wait(timeout)

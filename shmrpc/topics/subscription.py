@@ -26,7 +26,9 @@ class Subscription(AsyncIterableOnly, AsyncContextHandle, LoopYielder, Subscript
     ``async for`` yields each message: its ``value``, and its ``seq`` among those of its ``publisher``. A wait raises
     WaitTimeout if the timeout is over, SlowConsumer if a publisher has cut this subscriber off (and again as long as
     that is the only publisher), PublisherGone and MessagesLost if the options request them, DecodeError for a message
-    that cannot be read, and WaitStopped after :meth:`stop`. A cancelled wait has received nothing.
+    that cannot be read, WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed. After
+    PublisherGone and MessagesLost, the next call goes on with the messages that are left. An invalid argument raises
+    TypeError or ValueError. A cancelled wait has received nothing.
     """
 
     async def get(self, timeout: float | None = None) -> _core.Message:

@@ -65,7 +65,7 @@ class SubscriptionBase(NotConstructible, Handle):
         on_publisher_lost: Literal["wait", "raise"],
         codec: CodecName,
     ) -> Self:
-        """Make a subscriber's handle of a topic that this process has opened.
+        """Make a subscriber's handle of a topic that this process has opened, and close the object after an error.
 
         Raises TypeError and ValueError for invalid options.
         """
@@ -162,7 +162,7 @@ class SubscriptionBase(NotConstructible, Handle):
         Wait until the descriptor is readable, call :meth:`get_many_nowait` until that returns nothing, then wait again:
         the descriptor stays readable until then. It also becomes readable when a publisher ends or cuts this subscriber
         off, and sometimes without a message. Do not read from the descriptor or close it, and remove it from your loop
-        before :meth:`close`.
+        before :meth:`close`. Raises LocalProtocolError if the handle is closed.
         """
         return self._native.fileno(bool(self._deferred))
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class Topic(AsyncioOnly, LoopYielder, TopicBase):
     """A publisher of a topic, in asyncio: see :func:`shmrpc.topic`.
 
+    Both ends of ``async with`` wait in the loop, up to a second, until all subscribers have attached; the end closes
+    the handle.
+
     A wait for room raises TopicFull, which names the slowest subscriber, if the timeout is over (in seconds; None: no
     limit), WaitStopped after :meth:`stop`, and LocalProtocolError if the handle is closed. A value that cannot be sent
     raises EncodeError, and one that is larger than ``max_memory`` ValueError. A cancelled wait may have published.
@@ -44,7 +47,7 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
     async def publish_many(self, values: Iterable[Any], timeout: float | None = None) -> None:
         """Publish values, one after the other; wait until there is room for all of them.
 
-        TopicFull and WaitStopped come after the first values were published: ``TopicFull.published`` is their number. A
+        TopicFull and WaitStopped may come after some values were published: ``TopicFull.published`` is their number. A
         value that cannot be sent raises before any is published. Raises TypeError for a str or bytes.
         """
         check_many("publish_many()", values)
@@ -63,20 +66,22 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
 
         Subscribers read the same memory, without a copy: do not write to the array after the block. The initial
         contents are undefined. If the block raises, or is cancelled, nothing is published. In a topic of raw bytes the
-        block gets a memoryview of ``shape`` bytes. Waits up to ``timeout`` seconds for memory, and again for room.
+        block gets a memoryview of ``shape`` bytes, for which NumPy is not needed: otherwise a missing NumPy raises
+        ImportError. Waits up to ``timeout`` seconds for memory, and again for room.
         """
         return AsyncReservation(self, shape, dtype, check_timeout(timeout))
 
     async def _publish(self, records: _core.PendingRecords, timeout: float | None) -> None:
-        """Wait for room, and publish records. Raises TopicFull and WaitStopped."""
+        """Wait for room, and publish records. Raises TopicFull, after giving up the unpublished, and WaitStopped."""
         await self._wait_for_room(records, records.publish_or_sleep, timeout)
 
     async def _wait_for_room(
         self, records: _core.PendingRecords, attempt: Callable[[], bool], timeout: float | None
     ) -> None:
-        """Wait in the loop until ``attempt()`` finds room for ``records``. Raises TopicFull and WaitStopped.
+        """Wait in the loop until ``attempt()``, which publishes or reserves ``records`` itself, returns True.
 
-        Logs a warning if the thread waits for a subscription of its own.
+        Logs a warning if the thread waits for a subscription of its own. Raises TopicFull, after giving the records up,
+        and WaitStopped.
         """
         warning = running_loop().call_later(WARN_AFTER, self._warn_of_self_wait, records)
         try:
@@ -107,7 +112,10 @@ class Topic(AsyncioOnly, LoopYielder, TopicBase):
             await self._publish(reservation, timeout)
 
     async def _attach(self) -> None:
-        """Wait up to a second until all subscribers have attached to this publisher."""
+        """Wait up to a second until all subscribers have attached to this publisher, and return also if some have not.
+
+        Raises the errors of :meth:`WaitQueue.wait`: WaitStopped, LocalProtocolError and SharedMemoryError.
+        """
         if not self._native.is_attached():
             await self._wait_queue(ROOM, WaitQueue).wait(self._native.attaching().is_over, undo_nothing, ATTACH_TIMEOUT)
 

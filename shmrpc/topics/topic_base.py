@@ -143,7 +143,10 @@ class TopicBase(NotConstructible, Handle):
             self._raise_full(records, "now")
 
     def subscribers(self) -> list[Subscriber]:
-        """Return the subscribers, with the number of messages that each is behind."""
+        """Return the subscribers, with the number of messages that each is behind.
+
+        Raises LocalProtocolError if the handle is closed.
+        """
         return [Subscriber(**found) for found in self._native.subscribers()]
 
     @property
@@ -157,8 +160,8 @@ class TopicBase(NotConstructible, Handle):
     def close(self) -> None:
         """Close the handle. Subscribers go on reading what was published.
 
-        Blocks up to a second, also in the thread of an event loop, for subscribers that have not attached to this
-        publisher so far, so that they lose none of its messages. Idempotent.
+        The last publishing handle of the topic in this process blocks up to a second, also in the thread of an event
+        loop, for subscribers that have not attached so far, so that they lose none of its messages. Idempotent.
         """
         self._native.close()
         super().close()

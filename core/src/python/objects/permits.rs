@@ -209,7 +209,7 @@ impl Permits {
 
     /// Acquire a permit, and wait for at most ``timeout`` seconds until one is free. Return True.
     ///
-    /// Raises WaitTimeout, which names the holders, and WaitStopped after ``stop()``.
+    /// Raises WaitTimeout, which names holders, WaitStopped, SharedMemoryError if too many wait, or LocalProtocolError.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
     fn _acquire(
         slf: &Bound<'_, Self>,

@@ -44,8 +44,8 @@ impl Signals {
 
     /// Add signals, each of which ends one ``wait()``, here or in another process, now or later.
     ///
-    /// Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError if
-    /// more than 2^62 signals would be pending.
+    /// Signals stay pending after their sender has ended, as long as a process has the name open. Raises ValueError for
+    /// a ``count`` that is no integer of 0 or more, and if more than 2^62 signals would be pending.
     #[pyo3(signature = (count=None, *others, **options), text_signature = "($self, count=None)")]
     fn _signal(
         &self,
@@ -83,7 +83,7 @@ impl Signals {
 
     /// Wait for a signal for at most ``timeout`` seconds, and take it. Return True.
     ///
-    /// Raises WaitTimeout, and WaitStopped after ``stop()``.
+    /// Raises WaitTimeout, WaitStopped, SharedMemoryError if too many wait, and LocalProtocolError for a closed handle.
     #[pyo3(signature = (timeout=None, *others, **options), text_signature = "($self, timeout=None)")]
     fn _wait_signal(
         slf: &Bound<'_, Self>,

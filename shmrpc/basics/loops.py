@@ -40,7 +40,7 @@ else:
         """Do nothing, as :func:`hide_task`."""
 
 
-#: What :func:`hide_loop` has hidden: the running loop and its current task.
+#: The running loop and its current task, which :func:`hide_loop` has hidden.
 HiddenLoop = tuple[asyncio.AbstractEventLoop | None, Any]
 
 

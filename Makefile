@@ -26,7 +26,7 @@ LOOM_TESTS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CORE) --quiet --profile loo
 NATS_SERVER := v2.11.4
 GO := $(shell command -v go || echo /usr/local/go/bin/go)
 
-.PHONY: modules demo help test test-all test-rest test-one loom test-core test-core-build test-models test-models-build test-python test-python-rest mark-slow test-long test-lowest torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
+.PHONY: modules demo help test test-all test-rest test-one loom test-core test-core-build test-models test-models-build test-python test-python-rest mark-slow test-long test-lowest test-pythons torture crashpoints compiled sanitize fuzz lint lint-python lint-rust format bench build clean tools fractals test-browser nats-server
 
 demo: build  ## The main job on real input: parse the standard library in another process.
 	$(BIN)/python -m examples.demo
@@ -93,6 +93,9 @@ test-lowest: build crashpoints nats-server  ## The Python tests with the lowest 
 	$(VENV)-lowest/bin/python util/lowest.py > $(VENV)-lowest/constraints.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --constraint $(VENV)-lowest/constraints.txt --group dev --editable .
 	$(VENV)-lowest/bin/python $(PYTEST)
+
+test-pythons: nats-server  ## The Python tests on every CPython from 3.11 to 3.15 that there is, or on VERSIONS; PYTHON_FREE names one without the GIL.
+	$(PYTHON) util/test_pythons.py $(VERSIONS)
 
 torture: build crashpoints compiled nats-server  ## The long forms of tests, about 15 minutes, with the figures of docs/reliability.md.
 	SHMRPC_TORTURE=1 $(CARGO) test $(CORE) --quiet --profile torture --test hostile_peer -- --nocapture

@@ -50,7 +50,7 @@ KEPT: Final = re.compile("PIP_.*|.*_proxy|.*_PROXY|CARGO_.*|RUSTUP_.*|SHMRPC_.*"
 
 _WORKERS: Final = str((os.cpu_count() or 1) + 1)
 PYTEST: Final = ("-m", "pytest", "-q", "-n", _WORKERS, "--dist", "loadfile", "--no-loadscope-reorder", "-rf")
-#: Marks of the tests that `make test` runs; and of all but those with a core of their own, which is made for one version.
+#: Marks of the tests that `make test` runs; and of all but those whose core is made for one version.
 USUAL: Final = "not (slow or crashpoints or second_loop)"
 ALL: Final = "not crashpoints"
 

@@ -84,11 +84,11 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
         """Add a call of an endpoint, given by name or by function. Its future is done at the end of the block.
 
         Raises EndpointNotFound, TypeError if ``endpoint`` is neither, InvalidArguments for an endpoint with streams,
-        and LocalProtocolError if the client was never connected or the block has ended. The arguments are encoded at the
-        end of the block; those that cannot be sent raise EncodeError in this future only. Waiting for the future within
-        the block, or asking for its result, raises LocalProtocolError. As in calls, the result is of the declared type
-        of the function, or of the endpoint in the Service given to connect(); it is not converted if only names are
-        given.
+        and LocalProtocolError if the client was never connected or the block has ended. The arguments are encoded at
+        the end of the block; those that cannot be sent raise EncodeError in this future only. Waiting for the future
+        within the block, or asking for its result, raises LocalProtocolError. As in calls, the result is of the
+        declared type of the function, or of the endpoint in the Service given to connect(); it is not converted if
+        only names are given.
         """
         return self._collected.make_adder(endpoint)(*args, **kwargs)
 

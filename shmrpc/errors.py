@@ -260,7 +260,7 @@ class ProtocolError(ShmrpcError):
 
 
 class LocalProtocolError(ProtocolError):
-    """Error of using this side wrongly: a closed client, another event loop, a forked child."""
+    """Error of using this side wrongly: an unconnected client, a closed queue, another event loop, a forked child."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -14,7 +14,7 @@ _UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1
 
 
 def check_whole(option: str, value: object, expected: str) -> int:
-    """Return a whole number, also one of NumPy's, as an int. Raises TypeError for any other value.
+    """Return a whole number, also one of NumPy's, as an int. Raises TypeError for any other value, also a bool.
 
     ``expected`` describes a valid value for the message.
     """
@@ -38,10 +38,11 @@ def check_count(option: str, count: int, least: int, most: int | None = None) ->
 
 
 def check_bytes(option: str, size: int | str, least: int = 64 << 10, most: int | None = 16 << 30) -> int:
-    """Return a size, an int or text such as ``"64MiB"``, in bytes.
+    """Return a size in bytes: an int, or text such as ``"64MiB"``, ``"1.5 GB"`` or, without a unit, ``"65536"``.
 
-    Raises TypeError or ValueError if the size is invalid, or not from ``least`` to ``most`` bytes, both included.
-    None for ``most`` means no upper bound.
+    Upper and lower case of a unit matter. Raises TypeError for a value of another type, also a bool, and ValueError for
+    any other text, or for a size that is not from ``least`` to ``most`` bytes, both included. None for ``most`` means
+    no upper bound.
     """
     expected = "a number of bytes, or a size such as '64MiB' (B, kB, KiB, MB, MiB, GB, GiB)"
     if isinstance(size, str):
@@ -107,7 +108,7 @@ def public_class(name: str, factory: str = "", internal: type | None = None) -> 
 
     ``factory`` is the expression by which users get an instance of a class that they must not call. A call of the class
     then raises TypeError, unless its first argument is an ``internal`` one, a type that only shmrpc passes. With None,
-    every call raises.
+    every call raises, also that of a derived class; with a type, derived classes can be called.
     """
     place, _, short = name.rpartition(".")
 

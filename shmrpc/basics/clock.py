@@ -17,7 +17,7 @@ _MONOTONIC = ("monotonic", "1")
 
 
 def _read_ahead() -> int:
-    """Read how far this process's CLOCK_MONOTONIC is ahead of the host's, in nanoseconds."""
+    """Return how many nanoseconds this process's CLOCK_MONOTONIC is ahead of the host's; 0 if the kernel hides it."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text().splitlines()
     except OSError:  # The kernel has no time namespaces, or there is no /proc.

@@ -53,7 +53,11 @@ class Deadlines(Generic[_K]):
         self._timer = self._loop.call_later(max(0.0, (deadline - host_nanoseconds()) / 1e9), self._on_timer)
 
     def _on_timer(self) -> None:
-        """Call ``expire`` for all keys whose deadline has passed, and set the timer for the rest."""
+        """Call ``expire`` for all keys whose deadline has passed, and set the timer for the rest.
+
+        Forgets each key after ``expire(key)`` has returned: ``expire`` must not add the key again, and is called again
+        if it raises.
+        """
         self._timer = None
         now = host_nanoseconds()
         try:

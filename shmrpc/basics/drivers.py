@@ -42,7 +42,7 @@ def _raise_for_threads(subject: _Named, right: str, wrong: str) -> NoReturn:
 
 
 class NotForWith:
-    """Object for event loops: ``with`` raises TypeError."""
+    """Object for event loops: ``with`` raises TypeError. Derived classes define ``_kind_and_factory``; see _Named."""
 
     if not TYPE_CHECKING:  # A type checker refuses `with` by itself.
 
@@ -66,7 +66,7 @@ class AsyncIterableOnly(AsyncioOnly):
 
 
 class ThreadsOnly:
-    """Object for threads: ``async with`` raises TypeError."""
+    """Object for threads: ``async with`` raises TypeError. Derived classes define ``_kind_and_factory``; see _Named."""
 
     if not TYPE_CHECKING:
 

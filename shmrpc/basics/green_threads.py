@@ -14,7 +14,7 @@ from shmrpc.errors import LocalProtocolError
 
 
 def has_gevent() -> bool:
-    """Return True if gevent has replaced this program's threads and everything that threads wait on."""
+    """Return True if gevent has patched ``threading``, as ``monkey.patch_all()`` does. Checks no other module."""
     gevent = sys.modules.get("gevent.monkey")
     return gevent is not None and gevent.is_module_patched("threading")
 
@@ -49,7 +49,8 @@ def run_in_greenlet(main: Coroutine[Any, Any, None]) -> None:
 def check_threads(what: str) -> None:
     """Raise LocalProtocolError if ``what``, which needs a thread, cannot have a working one.
 
-    This is the case if gevent has replaced only a part of what threads use, or if eventlet has replaced threads.
+    This is the case if gevent has patched ``queue`` or ``subprocess`` without ``threading``, or if eventlet has
+    replaced threads. ``gevent.monkey.patch_all()`` is no such case.
     """
     gevent, eventlet = map(sys.modules.get, ("gevent.monkey", "eventlet.patcher"))
     if gevent is not None and not has_gevent() and any(map(gevent.is_module_patched, ("queue", "subprocess"))):

@@ -13,9 +13,9 @@ def lazy_attributes(
     """Return the ``__getattr__`` and ``__dir__`` functions of a module that imports names on first use.
 
     ``names`` is the module's ``globals()``, to which ``__getattr__`` adds each imported name; it raises AttributeError
-    for a name that is not in ``homes``. ``exported`` are the public names, which ``__dir__`` lists. ``homes`` maps a
-    name to the module that defines it, ``"package.module"``, or to the module and another name there,
-    ``"package.module:Other"``.
+    for a name that is not in ``homes``. ``exported`` are the public names, which ``__dir__`` lists together with all in
+    ``names``. ``homes`` maps a name to the module that defines it, ``"package.module"``, or to the module and another
+    name there, ``"package.module:Other"``; the errors of importing that module are raised as they are.
     """
 
     def find(name: str) -> Any:

@@ -16,5 +16,8 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a peer's text on one line, cut to 2000 characters, with an escape for each unprintable one."""
+    """Return the first 2000 characters of a peer's text on one line, then ``...`` if there are more.
+
+    Each unprintable character becomes an escape, which may make the line longer.
+    """
     return escaped(text if len(text) <= _LONGEST else text[:_LONGEST] + "...")

@@ -13,7 +13,8 @@ from typing import Any
 def is_from_signal_handler(error: BaseException) -> bool:
     """Return True if a Python signal handler raised the exception: then its traceback contains the handler.
 
-    Knows only the handlers that are installed now. Returns False outside of the main thread.
+    Knows only handlers that are installed now and written in Python; ``signal.default_int_handler`` is not. Returns
+    False outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

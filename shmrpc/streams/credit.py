@@ -59,7 +59,7 @@ class ReceiveWindow:
         self._allowed -= size
 
     def consume(self, size: int) -> int:
-        """Add consumed bytes. Returns the credit to grant now; 0 while a grant is not worth a frame."""
+        """Add consumed bytes. Returns the credit that the caller must grant; 0 while a grant is not worth a frame."""
         self._consumed += size
         if self._consumed < WORTH_GRANTING:
             return 0

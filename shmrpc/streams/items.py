@@ -45,7 +45,10 @@ class ItemDecoder:
         return items  # type: ignore[no-any-return]
 
     def iter_lists(self, part: ItemRun) -> Iterable[list[Any]]:
-        """Return the items of a run as lists. Iteration or the call raises one of UNREADABLE at an invalid item."""
+        """Return the items of a run as lists. Iteration or the call raises one of UNREADABLE at an invalid item.
+
+        The items after it are lost, unlike those of :meth:`decode_array`.
+        """
         count, data = part
         if not count:
             return ([self.decode_one(data)],)

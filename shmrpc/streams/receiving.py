@@ -48,11 +48,11 @@ class IncomingStream:
 
     @property
     def ended(self) -> bool:
-        """True if no further item is expected."""
+        """True if no further item is expected. Unread items may be left."""
         return self._ended
 
     def open(self) -> None:
-        """Grant the sender its first credit, if it started without any. Call once."""
+        """Grant the sender its first credit. Call once, and only if ``allowed`` is 0."""
         self._grant(self._window.open())
 
     def feed(self, part: ItemRun) -> None:
@@ -72,7 +72,7 @@ class IncomingStream:
             self._wake()
 
     def drop(self) -> None:
-        """Discard the unread items."""
+        """Discard the unread items. Grants no credit for them."""
         self._runs.clear()
         self._held = 0
 
@@ -142,9 +142,10 @@ async def iter_items(
     convert_error: Callable[[Exception], Exception],
     stop: Callable[[], object],
 ) -> AsyncGenerator[Any, None]:
-    """Yield the items up to the end of the stream. Call ``stop`` if the reader leaves before the end.
+    """Yield the items up to the end of the stream. Raises the error of the stream after its items.
 
-    ``convert_error`` returns the error to raise for an invalid item. Raises the error of the stream after its items.
+    ``convert_error`` returns the error to raise for an invalid item. If the reader leaves, or an item is invalid,
+    before the end of the stream has arrived, finishes the stream and calls ``stop``.
     """
     try:
         while await incoming.wait_ready():

@@ -109,7 +109,10 @@ class PlainSender:
 
 
 class OutgoingStream:
-    """Sending end of a stream. Calls ``on_pause(1)`` before it yields to the event loop, ``on_pause(-1)`` after."""
+    """Sending end of a stream. Calls ``on_pause(1)`` before it lets the event loop run once, ``on_pause(-1)`` after.
+
+    A wait for credit follows only then, without these calls.
+    """
 
     __slots__ = ("_closed", "_must_pause", "_on_pause", "_sender", "_waiter", "has_started")
 
@@ -185,9 +188,9 @@ class OutgoingStream:
     ) -> None:
         """Send all items of ``items`` as credit allows, then close ``items``, also after an error.
 
-        ``before_first`` is called before the first item is sent, and not at all without items. Raises CallRejected for
-        an item whose encoding raises one of ``unsendable``, the errors of ``items``, also of closing them, and the
-        errors of the sender.
+        ``before_first`` is called once the first item is encoded, before it is sent, and not at all without items.
+        Raises CallRejected for an item whose encoding raises one of ``unsendable``, the errors of ``items``, and those
+        of the sender. An error of closing ``items`` takes the place of an earlier error.
         """
         if not self._sender.resume():
             await self._pause()

@@ -81,7 +81,8 @@ class ServerRunner:
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until drained or stopped; call ``on_ready`` once the server serves. Call this once.
 
-        Raises what entering the server raises. Returns without an exception after a stop, also one before the start.
+        Raises what entering, draining or leaving the server raises. Returns without an exception after a stop, also one
+        before the start.
         """
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()

@@ -251,7 +251,7 @@ class Supervisor:
             self._restarting = None
 
     async def _replace_all(self) -> None:
-        """Replace the workers one by one; keep the old ones if a new one does not serve.
+        """Replace the workers one by one; if a new one does not serve, keep the old ones that are left.
 
         Raises OSError if no process can be started.
         """

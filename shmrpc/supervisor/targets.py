@@ -31,7 +31,8 @@ def load_services(targets: Sequence[str], app_dir: str) -> list[Service]:
     """Import and return the services that the targets name, with ``app_dir`` first on the path.
 
     Raises ServeError for a target that names no service, or whose endpoints cannot run where they are declared to, and
-    for two services of one name; its TargetImportError if the module, or a called function, raises an exception.
+    for two services of one name. Raises TargetImportError, a ServeError, if the module or a called function raises an
+    exception.
     """
     _prepend_to_path(app_dir)
     services = [_load_service(target, app_dir) for target in targets]
@@ -140,7 +141,7 @@ def _import_hint(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def _only_service(module: ModuleType, location: str) -> Service:
-    """Return the only service of a module. Raises ServeError if there is none, or several."""
+    """Return the only service of a module, by whatever names. Raises ServeError if there is none, or several."""
     names = _service_names(module)
     if len({id(getattr(module, name)) for name in names}) != 1:
         which = f"several services, say which: {_list_targets(location, names)}" if names else "no shmrpc.Service"

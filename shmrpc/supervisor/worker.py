@@ -47,7 +47,8 @@ class SupervisedWorker:
     def run(self) -> None:
         """Serve until a signal, the supervisor, or the supervisor's death ends the worker.
 
-        Exits with code 1 if the services cannot be imported or served.
+        Exits with code 1 if the services cannot be imported or served; the supervisor gets the reason, except for an
+        exception of the user's code, which is printed. Returns at once if the supervisor has gone.
         """
         packet = b""
         with contextlib.suppress(ConnectionResetError):

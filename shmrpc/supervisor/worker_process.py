@@ -146,7 +146,8 @@ class WorkerProcess:
     async def is_responsive(self) -> bool:
         """Return True if the worker answers a query within 0.25 s; otherwise mark it as silent until it answers.
 
-        Return False at once, without that mark, if the query cannot be sent. Callers share a query that is open.
+        Return False at once, without that mark, if the query cannot be sent or the worker ends. Callers share a query
+        that is open.
         """
         if self._reply_waiter is None:
             if not self._send(messages.StatusQuery()):

@@ -31,13 +31,21 @@ class BatchFuture(asyncio.Future[Any]):
     __iter__ = __await__
 
     def add_done_callback(self, fn: Callable[[Any], object], /, **context: Any) -> None:
-        """Add a callback. Within the block, raises LocalProtocolError for a callback by which asyncio waits."""
+        """Add a callback.
+
+        In the task of the block, before the end of the block, raises LocalProtocolError for a callback by which asyncio
+        waits.
+        """
         if not self.done() and _is_asyncio_callback(fn):
             self._block.check_not_inside(self._endpoint)
         super().add_done_callback(fn, **context)
 
     def result(self) -> Any:
-        """Return the result of the call or raise its error. Raises LocalProtocolError before the end of the block."""
+        """Return the result of the call or raise its error. Does not wait.
+
+        Raises LocalProtocolError before the end of the block, then InvalidStateError until the reply has come, and
+        CancelledError if the block or the whole frame has failed.
+        """
         if not self.done():
             self._block.check_sent(self._endpoint)
         try:
@@ -46,7 +54,7 @@ class BatchFuture(asyncio.Future[Any]):
             del self  # The traceback of the raised error refers to this frame, and the future keeps the error.
 
     def exception(self) -> BaseException | None:
-        """Return the exception of the call, or None. Raises LocalProtocolError before the end of the block."""
+        """Return the exception of the call, or None. Raises as :meth:`result` for a call without outcome."""
         if not self.done():
             self._block.check_sent(self._endpoint)
         return super().exception()
@@ -75,11 +83,12 @@ class Batch(BaseBatch[asyncio.Future[Any]]):
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Add a call of an endpoint, given by name or by function. Its future is done at the end of the block.
 
-        Raises EndpointNotFound, InvalidArguments for an endpoint with streams, and LocalProtocolError if the client is
-        not connected or the block has ended. The arguments are encoded at the end of the block; those that cannot be
-        sent raise EncodeError in this future only. Waiting for the future within the block, or asking for its result,
-        raises LocalProtocolError. As in calls, the result is of the declared type of the function, or of the endpoint
-        in the Service given to connect(); it is not converted if only names are given.
+        Raises EndpointNotFound, TypeError if ``endpoint`` is neither, InvalidArguments for an endpoint with streams,
+        and LocalProtocolError if the client was never connected or the block has ended. The arguments are encoded at
+        the end of the block; those that cannot be sent raise EncodeError in this future only. Waiting for the future
+        within the block, or asking for its result, raises LocalProtocolError. As in calls, the result is of the
+        declared type of the function, or of the endpoint in the Service given to connect(); it is not converted if
+        only names are given.
         """
         return self._collected.make_adder(endpoint)(*args, **kwargs)
 

@@ -97,7 +97,7 @@ class Client(CallEngine[LoopReconnector]):
 
         Raises ServiceUnavailable if no server appears or the server refuses; LocalProtocolError if this client was
         connected or closed before, without a loop of asyncio, or if the server's user is not allowed; SharedMemoryError
-        or RemoteProtocolError if the handshake fails.
+        or RemoteProtocolError if the handshake fails; ConnectionLost if the client is closed meanwhile.
         """
         await self._reconnector.open()
         return self
@@ -108,7 +108,7 @@ class Client(CallEngine[LoopReconnector]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls in flight and later ones fail with ConnectionLost. Idempotent."""
+        """Close the connection and wait for its end; calls, also later ones, fail with ConnectionLost. Idempotent."""
         self._reconnector.close()
         await self._reconnector.wait_closed()
 
@@ -116,7 +116,8 @@ class Client(CallEngine[LoopReconnector]):
         """Wait until calls can be made: at once, or with ``reconnect=True`` once a server is back.
 
         Raises ServiceUnavailable after ``timeout`` seconds (default: the timeout of :func:`connect`), and the error of
-        the connection if it has ended for good; LocalProtocolError if the client was never connected.
+        the connection if it has ended for good; LocalProtocolError if the client was never connected, or outside of its
+        loop; TypeError or ValueError for an invalid timeout.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -165,7 +166,8 @@ class Client(CallEngine[LoopReconnector]):
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call an endpoint, given by name or by function; a function gives the result its declared type.
 
-        Returns an awaitable; for an endpoint that streams, an async generator.
+        Returns an awaitable; for an endpoint that streams, an async generator. Raises EndpointNotFound at
+        once, and TypeError if ``endpoint`` is neither or has an annotation that cannot be resolved.
 
         Raises the exception of the endpoint, as a :class:`RemoteError` that is also the builtin exception;
         InvalidArguments, EndpointNotFound, EncodeError, DecodeError, FrameTooLarge, SharedMemoryError, DeadlineExceeded
@@ -184,7 +186,8 @@ class Client(CallEngine[LoopReconnector]):
 
         Returns once the call is in the shared memory, after waiting for room there. Raises EndpointNotFound,
         EncodeError, FrameTooLarge, InvalidArguments for an endpoint with streams, DeadlineExceeded if there was no room
-        by the deadline, Overloaded if too much waits for room, or ConnectionLost if the server has died or left.
+        by the deadline, Overloaded if too much waits for room, or, as :meth:`call` does, TypeError, ConnectionLost,
+        ServiceUnavailable, RemoteProtocolError or LocalProtocolError.
         """
         sent = notify_fast(self, endpoint, args, kwargs)
         if sent is None:
@@ -248,7 +251,8 @@ class Client(CallEngine[LoopReconnector]):
         Yields the results in order: ``[r async for r in client.map(add, xs, ys)]``. ``chunk``: number of calls in a
         frame, 1 or more. Up to three frames are in flight. A failed call raises in its turn; later calls may have been
         executed. Timeouts and interceptors apply to the map as a whole. Errors of the arguments raise with the first
-        item, also InvalidArguments for an endpoint that streams.
+        item, also InvalidArguments for an endpoint that streams. An error of an iterable ends the map at once: results
+        of frames in flight are lost.
         """
         return _core.ItemStream(self._map(endpoint, iterables, chunk))
 
@@ -321,7 +325,10 @@ class Client(CallEngine[LoopReconnector]):
         return Batch(self)
 
     async def describe(self) -> Description:
-        """Request the description of the running service: endpoints with parameters, types and docstrings."""
+        """Request the description of the running service: endpoints with parameters, types and docstrings.
+
+        Raises the errors of :meth:`call` that concern the connection, the deadline or the reply.
+        """
         return await self._describe()
 
     def _bind(self, name: str, kind: Any) -> Callable[..., Any]:

@@ -77,7 +77,8 @@ class LoopSession(Session[Connection]):
         """Wait for the reply in the event loop; return the body of the result.
 
         ``frame``: a received frame of another call, which is passed on. ``call``: given for a call with a deadline or
-        metadata. Raises the error of the call; LocalProtocolError outside of the connection's loop.
+        metadata. Raises the error of the call; LocalProtocolError outside of the connection's loop. If the caller is
+        cancelled, cancels the call.
         """
         connection = self.connection
         if self.close_reason is not None and frame is None:  # The connection ended while the call was requested.
@@ -129,7 +130,7 @@ class LoopSession(Session[Connection]):
         return result_body(reply, call)
 
     def check_loop(self) -> None:
-        """Raise LocalProtocolError outside of the connection's loop, while the connection is open."""
+        """Raise LocalProtocolError outside of the connection's loop, RuntimeError without one; return after the end."""
         if self.close_reason is None:
             self.connection.check_loop()
 
@@ -282,7 +283,9 @@ class LoopSession(Session[Connection]):
         return None if self.close_reason is None else self.close_reason.error
 
     def note_interruption(self, error: BaseException) -> None:
-        """Close the connection if a signal handler raised ``error``, because received frames may have been lost.
+        """Close the connection after an error such as KeyboardInterrupt, because received frames may have been lost.
+
+        Does nothing for an Exception, a CancelledError or a GeneratorExit, also one that a signal handler raised.
 
         A function that may return another call's frame can raise such an error. Its caller passes each exception to
         convert_error(), which calls this method.

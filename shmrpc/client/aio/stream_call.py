@@ -63,17 +63,17 @@ class StreamCall(StreamCallEngine[_W, _R]):
     async def write(self, item: _W) -> None:
         """Send an item, after waiting while the handler has too many unread items. A cancelled write sends nothing.
 
-        Raises the error of a failed call; EndOfStream if the handler takes no more items or has ended; EncodeError or
-        FrameTooLarge for an item that cannot be sent, after which the call continues without it; LocalProtocolError for
-        an endpoint that takes no stream, and after :meth:`done_writing`.
+        Raises the error of a failed call; EndOfStream if the handler takes no more items or has ended; EncodeError,
+        FrameTooLarge or Overloaded for an item that cannot be sent, after which the call continues without it;
+        LocalProtocolError for an endpoint that takes no stream, before the block, and after :meth:`done_writing`.
         """
         await self._write(item)
 
     async def done_writing(self) -> None:
         """End the written stream, and with it the handler's loop over the items. Idempotent.
 
-        Waits as :meth:`write` does. Does not raise the error of a call that has already failed. Raises
-        LocalProtocolError for an endpoint that takes no stream, and outside of the block.
+        Waits as :meth:`write` does. Does nothing once the call has failed, the handler takes no more items, or the
+        block was left. Raises LocalProtocolError for an endpoint that takes no stream, and before the block.
         """
         await self._done_writing()
 

@@ -227,7 +227,7 @@ class BaseClient(Generic[_L]):
     def _bound_call(self, endpoint: Any) -> Callable[..., Any]:
         """Return the cached function that calls an endpoint, given by name or by function.
 
-        Raises TypeError if ``endpoint`` is neither, and the errors of :meth:`_bind`.
+        Raises TypeError as :meth:`_endpoint_name_and_type` does, and the errors of :meth:`_bind`.
         """
         calls: dict[Any, Callable[..., Any]] = self.__dict__.setdefault("_calls", {})
         call = calls.get(endpoint)
@@ -256,8 +256,8 @@ class BaseClient(Generic[_L]):
     def _endpoint_name_and_type(self, endpoint: Any) -> tuple[str, Any]:
         """Return the name of an endpoint, given by name or by function, and the type of its results or stream items.
 
-        For a name, the type is that of the Service given to connect(), or Any. Raises TypeError if ``endpoint`` is
-        neither a name nor a function.
+        For a name, the type is that of the Service given to connect(), or Any; for a function, the declared one or Any.
+        Raises TypeError if ``endpoint`` is neither, or if the function's annotations cannot be resolved.
         """
         name = self._endpoint_name(endpoint)
         return name, self._result_type(name) if isinstance(endpoint, str) else result_type(endpoint)

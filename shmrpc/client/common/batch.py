@@ -106,8 +106,8 @@ class _CollectedCalls(Generic[_F]):
     async def send(self, error: BaseException | None) -> None:
         """Send the calls and wait for the replies; cancel the futures instead if the block raised ``error``.
 
-        Raises the error of the frame as a whole, and then cancels the futures, too. The error of one call goes to its
-        future only.
+        Without calls, sends nothing and enters no interceptors. Raises the error of the frame as a whole, and then
+        cancels the futures, too. The error of one call goes to its future only.
         """
         self._block.finish()
         entries = [entry for entry, _, _ in self._calls]

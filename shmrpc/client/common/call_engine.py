@@ -108,7 +108,7 @@ class CallEngine(BaseClient[_L]):
     async def _open_stream(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make a call whose reply is a stream, and wait for its first item or its end.
 
-        Returns the stream exchange, which the caller must close.
+        Returns the stream exchange, which the caller must close. Retries as call_with_retry() does.
         """
         stream_exchange: StreamExchange | None = None
 
@@ -157,7 +157,10 @@ class CallEngine(BaseClient[_L]):
             await self._send_one_way(call, args, kwargs)
 
     async def _send_one_way(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Send a one-way call, and wait until the call is in the ring. Retries as call_with_retry() does."""
+        """Send a one-way call, and wait until the call is in the ring.
+
+        Retries as call_with_retry() does, but not once the call waits for room.
+        """
 
         async def send(session: Session[Any]) -> tuple[Session[Any], bool]:
             number = find_endpoint(session.service, call.endpoint, session.numbers)

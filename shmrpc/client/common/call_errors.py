@@ -32,7 +32,10 @@ def ended_by_caller_error(name: str) -> EndOfStream:
 
 
 def was_not_executed(error: BaseException) -> bool:
-    """Return True if a call with this error was certainly not executed, so that it may be repeated."""
+    """Return True if a call with this error was certainly not executed, so that it may be repeated.
+
+    True only for ServiceUnavailable and ConnectionLost with ``maybe_executed`` False; False also for Overloaded.
+    """
     return isinstance(error, (ServiceUnavailable, ConnectionLost)) and not error.maybe_executed
 
 
@@ -59,7 +62,10 @@ def send_error(name: str, error: Exception) -> Exception:
 
 
 def encode_error(name: str, error: Exception) -> Exception:
-    """Return the error to raise in the caller for an error of encoding the arguments; else as send_error() does."""
+    """Return the error to raise in the caller for an error of encoding: EncodeError for arguments that cannot be sent.
+
+    For other errors, return what send_error() returns.
+    """
     if not isinstance(error, ShmrpcError) and is_unsendable(error):
         return EncodeError(f"{name}(): an argument cannot be sent as MessagePack: {reason(error)}")
     return send_error(name, error)

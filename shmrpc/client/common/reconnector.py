@@ -47,7 +47,8 @@ class Reconnector(ABC, Generic[_S]):
     async def open(self) -> None:
         """Make the first connection. Raises LocalProtocolError if the client was connected or closed before.
 
-        Raises the errors of connecting: ServiceUnavailable, SharedMemoryError and ProtocolError.
+        Raises the errors of connecting: ServiceUnavailable, SharedMemoryError and ProtocolError; ConnectionLost if the
+        client is closed meanwhile.
         """
 
     def _check_new(self) -> None:
@@ -71,7 +72,10 @@ class Reconnector(ABC, Generic[_S]):
         return {*self._draining, *((self.session,) if self.session is not None else ())}
 
     def current_session(self) -> _S | None:
-        """Return the current session if it accepts calls; None otherwise."""
+        """Return the current session if it accepts calls; None otherwise.
+
+        A draining session counts as none only with ``reconnect``.
+        """
         session = self.session
         if session is None or session.close_reason is not None or (self.reconnect and session.is_draining()):
             return None
@@ -80,8 +84,9 @@ class Reconnector(ABC, Generic[_S]):
     def usable_session(self) -> _S | None:
         """Return the current session if it accepts calls, None while there will be another one.
 
-        Raises the error of the connection, or of the closed client, if there will be no further session, and
-        LocalProtocolError if the client was never connected. Does not wait.
+        A draining session counts as none only with ``reconnect``. Raises the error of the connection, or of the closed
+        client, if there will be no further session, and LocalProtocolError if the client was never connected. Does not
+        wait.
         """
         session = self.current_session()
         if self.closed_error is not None:
@@ -112,7 +117,7 @@ class Reconnector(ABC, Generic[_S]):
     async def call_with_retry(
         self, call: Call, send: Callable[[_S], Awaitable[_T]], has_consumed_sources: Callable[[], bool] = lambda: False
     ) -> _T:
-        """Make a call with ``send``, and repeat a failed call that was certainly not executed on the next session.
+        """Make a call with ``send``. If a call failed and may_retry() allows that, repeat it on the next session.
 
         Returns the value that ``send`` returned. Raises the errors of :meth:`wait_session`, and the error of a call
         that cannot be repeated, converted by :meth:`Session.convert_error`. Sets the id and the peer of ``call``.
@@ -130,6 +135,10 @@ class Reconnector(ABC, Generic[_S]):
                     raise error from error.__cause__
 
     def may_retry(self, session: _S, error: BaseException) -> bool:
-        """Return True if a call that failed with this error on this session can be repeated."""
+        """Return True if a call that failed with this error on this session can be repeated.
+
+        True for Overtaken, and with ``reconnect`` for an error of was_not_executed(). A derived class may mark
+        ``session`` as draining.
+        """
         # Overtaken: another thread sent a call with a higher id first. The call is repeated with a new id.
         return isinstance(error, Overtaken) or (self.reconnect and was_not_executed(error))

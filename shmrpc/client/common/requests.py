@@ -83,7 +83,8 @@ def name_and_endpoints(service: str | Service) -> tuple[str, dict[str, Endpoint]
 def find_endpoint_name(endpoint: Any, numbers: Mapping[str, int]) -> str:
     """Return the name of an endpoint, given by name or by function. Raises TypeError for anything else.
 
-    Does not check that the endpoint exists. A function of a group gets its full name from ``numbers`` if only one fits.
+    Does not check that the endpoint exists. Uses the ``__name__`` of any callable: an endpoint declared with another
+    ``name=`` must be given by that name. A function of a group gets its full name from ``numbers`` if only one fits.
     """
     if isinstance(endpoint, str):
         return endpoint
@@ -160,8 +161,9 @@ def prepare_open_arguments(
 ) -> tuple[list[Any], dict[str, Any], bool]:
     """Return the arguments for a call by open(), with nil in the place of the stream to the server.
 
-    Returns positional and keyword arguments, and True if the endpoint takes a stream. Raises InvalidArguments for an
-    endpoint without streams or with several streams to the server, or if a keyword argument passes the stream.
+    ``args`` and ``kwargs`` are the arguments without that stream. Returns positional and keyword arguments, and True if
+    the endpoint takes a stream. Raises InvalidArguments for an endpoint without streams or with several streams to the
+    server, or if a keyword argument passes the stream.
     """
     if shape is None:
         raise InvalidArguments(f"{name}() has no streams to write or read: call it instead of opening it")

@@ -50,7 +50,7 @@ class Session(ABC, Generic[_C]):
     async def call(self, call: Call, kind: int, body: Body) -> Body:
         """Send a request of opcode ``kind``, and wait for its reply; return the body of the result.
 
-        Raises the error of the call.
+        Raises the error of the call, which may be an internal one for :meth:`convert_error`.
         """
         reply: Any = self.exchange(kind, call.id, body)
         return reply if type(reply) in BODIES else await self.wait_reply(call.id, reply, call)
@@ -104,8 +104,8 @@ class Session(ABC, Generic[_C]):
     def convert_error(self, name: str, error: BaseException) -> BaseException:
         """Return the error to raise in the caller of an endpoint for an internal error.
 
-        Ends an open connection after a ChannelError, outside of a forked child. Returns a BaseException that is no
-        Exception unchanged. For errors of encoding see :func:`call_errors.encode_error`.
+        Ends an open connection after a ChannelError; in a forked child, returns a LocalProtocolError instead. Returns a
+        BaseException that is no Exception unchanged. For errors of encoding see :func:`call_errors.encode_error`.
 
         Assign the returned error to the name of the ``except`` clause before raising it. Any other local name would
         stay in a frame of the traceback: a reference cycle that keeps the error and the arguments of the call alive.

@@ -45,7 +45,10 @@ class StreamExchange(ABC):
         return self.body is not None or self.error is not None
 
     def feed(self, opcode: int, body: Body) -> None:
-        """Handle a received frame. Raises RemoteProtocolError for a frame that no server may send here."""
+        """Handle a received frame. Raises RemoteProtocolError for a frame that no server may send here.
+
+        Stores the error of a failed call as ``error``, and does not raise it.
+        """
         kind, number = opcode & 0xFF, opcode >> 8
         if opcode == frames.ITEM and self.streams:
             self.add_item(body)
@@ -89,7 +92,7 @@ class StreamExchange(ABC):
 
     @property
     def has_consumed_sources(self) -> bool:
-        """True if sources have yielded items, so that the call cannot be repeated."""
+        """True if an item was requested from a source, so that the call cannot be repeated."""
         return self._has_consumed_sources or any(upload.outgoing.has_started for upload in self._sources)
 
     async def start(self, kind: int, body: Body, codec: Codec, sources: Sequence[Source]) -> None:
@@ -159,7 +162,7 @@ class StreamExchange(ABC):
 
 
 def check_unexpected_frame(opcode: int, call_id: int, body: Body, *, under_way: bool) -> None:
-    """Raise RemoteProtocolError for a frame that no server sends; accept a late frame of a stream.
+    """Raise RemoteProtocolError for a frame that no server sends, and for a reply; accept a late frame of a stream.
 
     ``under_way``: True if the call is in flight and has one result. False if the call has ended, whose last frames may
     arrive later.

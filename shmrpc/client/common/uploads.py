@@ -61,7 +61,7 @@ class SourceUpload(ABC):
     def _fail(self, error: BaseException) -> None:
         """Record the error of the stream, and report it to the handler, which would otherwise wait forever.
 
-        Does nothing for a ChannelError, which the call raises itself.
+        Does nothing for a ChannelError, which the call raises itself. Records no error that is no Exception.
         """
         if isinstance(error, ChannelError):
             return  # The call raises this error itself.

@@ -70,7 +70,10 @@ class Client(CallEngine[ThreadReconnector]):
         async def __aexit__(self, *exception: object) -> None: ...
 
     def __enter__(self) -> Self:
-        """Connect; see :meth:`shmrpc.Client.__aenter__`."""
+        """Connect; see :meth:`shmrpc.Client.__aenter__`.
+
+        Also raises CallStopped, and LocalProtocolError in the thread whose event loop serves the service.
+        """
         run(lambda: self._reconnector.open())
         return self
 

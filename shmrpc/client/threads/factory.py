@@ -38,8 +38,8 @@ def connect(
 ) -> Client:
     """Return a client for threads: ``with shmrpc.sync.connect("calculator") as client: client.add(1, 2)``.
 
-    The ``with`` block connects. Interceptors return plain context managers. For the other options and the errors see
-    :func:`shmrpc.connect`.
+    The ``with`` block connects. Interceptors return plain context managers, and ``at`` is a single address. For the
+    other options and the errors see :func:`shmrpc.connect`.
     """
     check_connecting(timeout, reconnect)
     connection = connection_options(max_frame, max_memory, spin, codec, allow_uids)

@@ -67,8 +67,8 @@ class ThreadSession(Session[ThreadConnection]):
     def next_frame(self, pending: _core.PendingCall, call: Call | None = None) -> Frame:
         """Wait for the next frame of a call in flight, and return it.
 
-        Raises DeadlineExceeded at the deadline, CallStopped, the error of an ended connection, and ChannelError if the
-        server broke the rules of the protocol.
+        Raises DeadlineExceeded at the deadline, CallStopped, the error of an ended connection, LocalProtocolError in
+        the thread whose event loop serves the service, and ChannelError if the server broke the rules of the protocol.
         """
         deadline = None if call is None else call.deadline
         since = self._begin_wait(deadline)

@@ -98,6 +98,17 @@ class SpecialOrder(Order):
     note: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Key:
+    x: int
+    counts: dict[int, int] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass
+class Keyed:
+    counts: dict[Key, int]
+
+
 @pytest.fixture(params=["msgspec", "msgpack", "pickle"])
 def codec(request: pytest.FixtureRequest) -> Codec:
     return get_codec(request.param)
@@ -325,6 +336,34 @@ def test_a_declared_class_is_checked(kind: Any, value: Any, message: str) -> Non
         with pytest.raises(msgspec.ValidationError) as caught:
             codec.decoder(kind)(codec.encode(value))
         assert str(caught.value).removesuffix("$`") == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (dict[Key, int], {Key("a"): 1}, "Expected `int`, got `str` - at `key.x` in `$`"),  # type: ignore[arg-type]
+        (list[dict[Key, int]], [{Key("a"): 1}], "Expected `int`, got `str` - at `key.x` in `$[0]`"),  # type: ignore[arg-type]
+        (
+            dict[tuple[int, Key], int],
+            {(1, Key("a")): 1},  # type: ignore[arg-type]
+            "Expected `int`, got `str` - at `key[1].x` in `$`",
+        ),
+        (Keyed, Keyed({5: 1}), "Expected `dict`, got `int` - at `key` in `$.counts`"),  # type: ignore[dict-item]
+        (Keyed, Keyed({Key("a"): 1}), "Expected `int`, got `str` - at `key.x` in `$.counts`"),  # type: ignore[arg-type]
+        (
+            list[Keyed],
+            [Keyed({Key(1, {"a": 1}): 1})],  # type: ignore[dict-item]
+            "Expected `int`, got `str` - at `key` in `key.counts` in `$[0].counts`",
+        ),
+    ],
+)
+def test_an_error_in_a_key_has_the_path_within_the_key(kind: Any, value: Any, words: str) -> None:
+    register(Key)
+    register(Keyed)
+    codec = get_codec("msgspec")
+    with pytest.raises(msgspec.ValidationError) as caught:
+        codec.convert(value, kind)
+    assert str(caught.value) == words
 
 
 def test_classes_that_cannot_be_registered_are_rejected() -> None:

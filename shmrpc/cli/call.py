@@ -57,8 +57,15 @@ def call(
     pairs = [keyword.partition("=") for keyword in keywords]
     if any(not name or not equals for name, equals, _ in pairs):
         raise click.UsageError("--keyword: expected NAME=VALUE")
+    keyword_texts = {name: text for name, _, text in pairs}
+    if len(keyword_texts) < len(pairs):
+        names = [name for name, _, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise click.UsageError(f"--keyword: {twice} is given more than once")
+    if [*arguments, *keyword_texts.values()].count("@-") > 1:
+        raise click.UsageError("@- is given more than once: standard input can be read for one argument only")
     with connected(service, **options) as client:
-        args, kwargs = _parse_arguments(client, endpoint, arguments, {name: text for name, _, text in pairs})
+        args, kwargs = _parse_arguments(client, endpoint, arguments, keyword_texts)
         result = client().call(endpoint, *args, **kwargs)
         if isinstance(result, Generator):
             for item in result:

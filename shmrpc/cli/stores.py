@@ -122,6 +122,8 @@ def _follow_step(found: Any, text: str) -> Any:
         return found[step]
     if hasattr(found, "__getitem__") and not isinstance(found, (str, bytes)):
         return found[int(step)]
+    if text not in _list_steps(found):  # Perhaps a method.
+        raise AttributeError(text)
     return getattr(found, text)
 
 
@@ -181,7 +183,9 @@ def set(name: str, path: tuple[str, ...], value: str) -> None:
 
 def _check_attribute(instance: Any, name: str) -> None:
     """Raise AttributeError for a name that is no field, unless the object has other attributes that are no fields."""
-    known: SharedClass = type(instance)._shared_class
+    known = getattr(type(instance), "_shared_class", None)
+    if not isinstance(known, SharedClass):
+        raise AttributeError(f"a value of type {type(instance).__name__} has no fields")
     if name not in known.fields and not instance._items():
         fields = ", ".join(known.fields)
         raise AttributeError(f"a {known.cls.__name__} has no field {name}; it has {fields or 'none'}")

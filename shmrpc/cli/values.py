@@ -219,7 +219,9 @@ def _text(value: Any, line: str | None) -> str:
             return int.__repr__(value) if value.bit_length() <= _MAX_DECIMAL_BITS else hex(value)
         case float():
             return _number_text(value)
-        case bytes() | bytearray() | memoryview():
+        case memoryview():
+            return _text(value.tobytes(), line)  # Its items may be larger than bytes.
+        case bytes() | bytearray():
             start = bytes(value[:_MAX_PRINTED])
             return repr(start) if len(value) <= _MAX_PRINTED else f"{start!r}... ({len(value):,} bytes)"
         case Mapping():

@@ -142,7 +142,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the declared types of a function, also of a `functools.partial`; empty without annotations.
 
-    Raises TypeError for a name in an annotation that is not defined, and the other errors of evaluating it.
+    Raises TypeError for an annotation that cannot be evaluated, such as one with a name that is not defined.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -153,6 +153,10 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
             f"an annotation cannot be resolved: {error}. Import its types at run time, outside of `if TYPE_CHECKING` "
             "and of functions"
         ) from None
+    except TypeError:
+        raise
+    except Exception as error:  # An annotation is an expression, which may raise anything.
+        raise TypeError(f"an annotation cannot be resolved: {type(error).__name__}: {error}") from None
 
 
 def _inspect_signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -26,3 +26,4 @@ _MODULES: Final = (
 )
 
 ALL_EXTENSIONS: Final[tuple[Extension, ...]] = tuple(each for module in _MODULES for each in module.EXTENSIONS)
+registry.add_native(kind for each in ALL_EXTENSIONS for kind in each.writers if isinstance(kind, type))

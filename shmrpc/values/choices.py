@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import inspect as mi
 
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-#: Beginning of a path to a key of a dict.
-_KEY_IN: Final = "key` in `$"
+#: Separates, in a path, a key of a dict with the steps in it from the path to the dict.
+KEY_IN: Final = "` in `"
 _KEY: Final = ("", "key")
 _ITEMS: Final = (mi.ListType, mi.SetType, mi.FrozenSetType, mi.VarTupleType, mi.CollectionType)
 _CLASSES: Final = (mi.StructType, mi.DataclassType, mi.TypedDictType, mi.NamedTupleType)
@@ -47,9 +47,13 @@ def choices_text(kind: Any, path: str, *, complete: bool = False) -> str:
 def steps(path: str) -> list[tuple[str, str]]:
     """Return the steps of a path, each as a pair: the name of a field or "", and an index or "".
 
-    The index is ``...`` for any item. The path of a key of a dict ends with the step ``("", "key")``.
+    The index is ``...`` for any item. The step to a key of a dict is ``("", "key")``.
     """
-    return _STEP.findall(path.removeprefix(_KEY_IN)) + [_KEY] * path.startswith(_KEY_IN)
+    *keys, outermost = path.split(KEY_IN)
+    found = _STEP.findall(outermost)
+    for key in reversed(keys):
+        found += [_KEY, *_STEP.findall(key)]
+    return found
 
 
 def _choices(info: Any, steps: Sequence[tuple[str, str]]) -> Iterator[Any]:

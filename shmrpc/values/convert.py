@@ -166,16 +166,16 @@ class DeclaredTypes:
     def _cached(self, cache: dict[Any, Any], kind: Any, *, instances: bool) -> Any:
         """Return the translation of a type from a cache, or add it, after clearing a full cache.
 
-        Has msgspec set all fields of the dataclasses in a new type. Only translates a type that cannot be hashed.
+        Has msgspec set all fields of the dataclasses in a new type. Does not cache a type that cannot be hashed.
         Raises TypeError for a union that msgspec refuses.
         """
         try:
             return cache[kind]
         except KeyError:
-            pass
+            defaults.complete(kind)
         except TypeError:  # A part of the type cannot be hashed.
+            defaults.complete(kind)
             return self._translate(kind, instances)
-        defaults.complete(kind)
         if len(cache) >= _MAX_CACHED:
             cache.clear()
         translated = cache[kind] = self._translate(kind, instances)

@@ -69,20 +69,37 @@ def _fill_cache(kind: Any) -> None:
 
 
 def _classes_in(kind: Any, found: dict[Any, type]) -> dict[Any, type]:
-    """Add to ``found`` the classes with fields in a type, by the class or generic alias there, and return ``found``."""
+    """Add to ``found`` the classes with fields in a type, by the class or generic alias there, and return ``found``.
+
+    A generic alias that cannot be hashed counts as its class.
+    """
     origin, args = get_origin(kind), get_args(kind)
     if isinstance(kind, typing.NewType):
         return _classes_in(kind.__supertype__, found)
     if origin is typing.Literal:
         return found
-    for each in args[:1] if origin is typing.Annotated else args:
+    if origin is typing.Annotated:  # Its metadata need not be hashable.
+        return _classes_in(args[0], found)
+    for each in args:
         _classes_in(each, found)
     cls = origin or kind
-    if isinstance(cls, type) and kind not in found and (names_of(cls) is not None or hasattr(cls, "__annotations__")):
-        found[kind] = cls
+    if not isinstance(cls, type) or (names_of(cls) is None and not hasattr(cls, "__annotations__")):
+        return found
+    key = kind if _is_hashable(kind) else cls
+    if key not in found:
+        found[key] = cls
         for each in (hints_of(cls) or {}).values():
             _classes_in(each, found)
     return found
+
+
+def _is_hashable(kind: Any) -> bool:
+    """Return True if a type can be hashed, with its arguments."""
+    try:
+        hash(kind)
+    except TypeError:
+        return False
+    return True
 
 
 class _PostInitHook:

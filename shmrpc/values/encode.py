@@ -244,5 +244,6 @@ _EXACT: Final[dict[type, Writer]] = {
     msgspec.UnsetType: write_same,
     ExtKey: write_same,
 }
+registry.add_native(_EXACT)
 #: Entry for a class without a base class that can be written.
 _NO_BASE: Final[tuple[None, Writer, Callable[[type], bool]]] = (None, _refuse, _never)

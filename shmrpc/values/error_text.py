@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shmrpc.values.choices import choices_text, steps
+from shmrpc.values.choices import KEY_IN, choices_text, steps
 
 #: Separates, within the text of an error, the problem from the inner part of the path; the outer part follows later.
 _INNER: Final = "\0"
@@ -25,7 +25,7 @@ _WORDS: Final = {
 #: Beginning of msgspec's message about a type. The rest may quote a value, and stays unchanged.
 _EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?:, got `([^`]+)`)?")
 #: Path at the end of a message, outside of quoted values.
-_PATH: Final = re.compile(r" - at `((?:key` in `)?\$[^`]*)`\Z")
+_PATH: Final = re.compile(r" - at `((?:key[^`]*` in `)*\$[^`]*)`\Z")
 #: Beginnings of msgspec's messages about fields of a dict, with Python's terms.
 _FIELDS: Final = {
     "Object missing required field `": "Missing required field `",
@@ -43,7 +43,7 @@ def translate_error(error: msgspec.ValidationError, kind: Any, value: Any = _NOW
     if _INNER in text:
         what, rest = text.split(_INNER, 1)
         inner, outer = split_path(rest.replace(_INNER, ""))
-        text = f"{what} - at `${outer}{inner}`" if outer or inner else what
+        text = f"{what} - at `{_join_paths(outer, inner)}`" if outer or inner else what
     what, path = split_path(text)
     return msgspec.ValidationError(_translate_message(what, path, kind, value) + text[len(what) :])
 
@@ -54,11 +54,22 @@ def nested_error(error: msgspec.ValidationError, at: str = "") -> ValueError:
     ``at`` is a step of the path that comes before the inner error's path.
     """
     what, path = split_path(str(error))
-    return ValueError(f"{what}{_INNER}{at}{path}")
+    return ValueError(f"{what}{_INNER}{_join_paths(at, path).removeprefix('$')}")
+
+
+def _join_paths(outer: str, inner: str) -> str:
+    """Return the path, with its ``$``, that leads along ``outer`` and then along ``inner``."""
+    key, inner_key_in, steps = inner.rpartition(f"{KEY_IN}$")
+    first, key_in, rest = outer.partition(KEY_IN)
+    return f"{key}{inner_key_in.removesuffix('$')}{'' if key_in else '$'}{first}{steps}{key_in}{rest}"
 
 
 def split_path(text: str) -> tuple[str, str]:
-    """Return the problem in an error text, and the path to it without the ``$``; "" without a path."""
+    """Return the problem in an error text, and the path to it; "" without a path.
+
+    The path has no ``$`` at its beginning. A path to a key of a dict, or to a part of it, is such as
+    ``key.x` in `$[...]``.
+    """
     found = _PATH.search(text)
     return (text[: found.start()], found[1].removeprefix("$")) if found else (text, "")
 

@@ -58,7 +58,10 @@ def expected(kind: Any, depth: int = 0) -> _core.ExpectedType | None:
         return _expect_array(scalars, containers[0])
     if len(containers) > 1 or "any" in scalars:
         return None
-    return _expect_container(scalars, _BARE.get(containers[0], containers[0]), depth + 1)
+    container = containers[0]
+    if isinstance(container, type):  # Other types need not be hashable.
+        container = _BARE.get(container, container)
+    return _expect_container(scalars, container, depth + 1)
 
 
 def _is_array(kind: Any) -> bool:

@@ -151,7 +151,9 @@ def explain_mismatch(error: msgspec.ValidationError, value: Any) -> msgspec.Vali
     """Return a validation error; if it is about an array of another library, with the array's class and the remedy."""
     text = str(error)
     if f"got `{ForeignArray.__name__}`" in text:
-        found = next(_iter_unconverted(value))
+        found = next(_iter_unconverted(value), None)
+        if found is None:  # The mismatch is about an instance of another class of this name.
+            return error
         what, at, path = text.partition(" - at `")
         what = what.replace(f"got `{ForeignArray.__name__}`", f"got `{found.name:.100}`")
         error = msgspec.ValidationError(f"{what}; {found.remedy}{at}{path}")

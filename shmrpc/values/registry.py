@@ -7,7 +7,7 @@ import enum
 import functools
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,8 +25,6 @@ CUSTOM: Final = 34
 
 _E = TypeVar("_E", bound=type)
 
-#: Types that the codec writes itself, without a look at the registry.
-_NATIVE: Final = (type(None), bool, int, float, str, bytes, list, dict)
 _MISSING: Final = object()
 
 
@@ -172,6 +170,8 @@ class Custom(Entry):
         return context.extension(CUSTOM, [self.name, plain])
 
 
+#: Classes whose instances an encoder writes without a look at the registry. The modules with the writers add them.
+_native: Final[set[type]] = set()
 _by_type: Final[dict[type, Entry]] = {}
 _by_name: Final[dict[str, Entry]] = {}
 _listeners: Final[list[Callable[[], None]]] = []
@@ -199,13 +199,13 @@ def register(
 
     ``name`` is the name of the class on both sides, by default its module and qualified name. Derived classes are not
     registered with it. Returns ``cls``, so that it is a decorator, too. Registering a class again in the same way does
-    nothing. Raises TypeError for a class that cannot be registered like this, for one converter without the other, and
-    for an argument of another type; ValueError if the name is empty or belongs to another class, or the class is
-    registered differently.
+    nothing. Raises TypeError for a class that travels as it is, such as ``Decimal`` or ``set``, for a class that cannot
+    be registered like this, for one converter without the other, and for an argument of another type; ValueError if the
+    name is empty or belongs to another class, or the class is registered differently.
     """
     if not isinstance(cls, type):
         raise TypeError(f"expected a class to register, got {cls!r}")
-    if cls in _NATIVE:
+    if cls in _native:
         raise TypeError(f"{cls.__qualname__} travels as it is, and cannot be registered")
     if (encode is None) != (decode is None):
         raise TypeError(f"register({cls.__qualname__}): give both encode and decode, or neither")
@@ -254,6 +254,11 @@ def _create_entry(
         f"{cls.__qualname__} is not a dataclass, Struct, NamedTuple, Enum or exception: "
         f"give converters: register({cls.__name__}, encode, decode)"
     )
+
+
+def add_native(classes: Iterable[type]) -> None:
+    """Have :func:`register` refuse these classes, because an encoder would never call their converters."""
+    _native.update(classes)
 
 
 def on_change(listener: Callable[[], None]) -> None:

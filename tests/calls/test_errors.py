@@ -239,6 +239,23 @@ def test_functions_that_cannot_be_endpoints_are_rejected() -> None:
         service.endpoint(unresolvable)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ("asyncio.nope", "an annotation cannot be resolved: AttributeError: .*nope"),
+        ("1 +", "an annotation cannot be resolved: SyntaxError: "),
+        ("{}['a']", "an annotation cannot be resolved: KeyError: 'a'"),
+        ("int[str]", ".*not subscriptable"),
+    ],
+)
+def test_an_annotation_that_cannot_be_evaluated_is_a_type_error(annotation: str, words: str) -> None:
+    def function(value: int) -> None: ...
+
+    function.__annotations__["value"] = annotation
+    with pytest.raises(TypeError, match=rf"endpoint 'wrong\.function': {words}"):
+        shmrpc.Service("wrong").endpoint(function)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a..b", ".a", "a.", "-a", "a" * 65, "a b", "a\0", "ä"])
 def test_names_that_a_service_cannot_have(name: str) -> None:
     with pytest.raises(ValueError, match="service name"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from click.testing import Result
 
 from shmrpc.cli.commands import main
+from shmrpc.cli.values import to_text
 from tests.cli.value_service import VALUES
 from tests.helpers.cli_runner import cli_runner
 from tests.helpers.server_process import PATIENCE, eventually, timeouts
@@ -135,6 +137,13 @@ def test_large_values_are_printed_in_part() -> None:
     assert json.loads(printed("--json", "shown", "value", "table")) == [{"a": 1}, {"a": 2}]
 
 
+def test_a_memoryview_is_printed_with_its_number_of_bytes_not_of_items() -> None:
+    text = to_text(memoryview(array.array("d", range(1000))))
+    assert text.endswith("... (8,000 bytes)")
+    assert text.startswith(repr(array.array("d", range(12)).tobytes())[:-1])
+    assert to_text(memoryview(array.array("d", [1]))) == repr(array.array("d", [1]).tobytes())
+
+
 def test_a_result_that_json_has_is_indented() -> None:
     assert printed("shown", "value", "tuple") == "[\n  1,\n  [\n    2,\n    3\n  ]\n]\n"
     assert printed("shown", "value", "nested array").startswith('{\n  "image": array(shape=(2, 2), dtype=float64, [[0')
@@ -250,6 +259,9 @@ NESTED = "[" * 100_000
         (["shown", "shown"], 2, "missing a required argument: 'what'"),
         (["-k", "more", "shown", "shown", "1"], 2, "--keyword: expected NAME=VALUE"),
         (["-k", "=1", "shown", "shown", "1"], 2, "--keyword: expected NAME=VALUE"),
+        (["-k", "more=1", "-k", "more=2", "shown", "shown", "1"], 2, "--keyword: more is given more than once"),
+        (["shown", "size", "@-", "@-"], 2, "@- is given more than once: standard input"),
+        (["-k", "data=@-", "shown", "size", "@-"], 2, "@- is given more than once: standard input"),
         (["-k", "less=1", "shown", "shown", "1"], 2, "less"),
         (["--timeout", "soon", "shown", "shown", "1"], 2, "'soon' is not a valid float"),
         (["--timeout", "-1", "shown", "shown", "1"], 2, "-1.0 is not in the range x>=0"),

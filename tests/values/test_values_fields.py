@@ -388,8 +388,26 @@ class Holder:
 
 
 @dataclasses.dataclass
+class Unhashed:
+    """A class that no other test uses, whose defaults msgspec could have learnt there."""
+
+    size: int
+    status: str = "new"
+
+
+@dataclasses.dataclass
 class Boxed(Generic[T]):
     content: T
+    status: str = "new"
+
+
+#: Metadata that cannot be hashed.
+_NOTE: dict[str, int] = {"note": 1}
+
+
+@dataclasses.dataclass
+class Annotating:
+    request: Annotated[Request, _NOTE]
     status: str = "new"
 
 
@@ -481,6 +499,26 @@ def test_a_dataclass_within_other_types_has_its_defaults_too(
 ) -> None:
     for got in found(codec.decoder(kind)(codec.encode(given))):
         assert vars(got).keys() >= {field.name for field in dataclasses.fields(got) if field.init}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "found"),
+    [
+        (Annotated[Unhashed, _NOTE], {"size": 1}, lambda got: [got]),
+        (list[Annotated[Unhashed, _NOTE]], [{"size": 1}], list),
+        (Annotating, {"request": {"size": 1}}, lambda got: [got, got.request]),
+        (Boxed[Annotated[Request, _NOTE]], {"content": {"size": 1}}, lambda got: [got, got.content]),
+    ],
+    ids=str,
+)
+def test_a_dataclass_beside_metadata_that_cannot_be_hashed_has_its_defaults_too(
+    codec: Codec, kind: Any, given: Any, found: Callable[[Any], list[Any]]
+) -> None:
+    """On every use of the type, which cannot be cached."""
+    for _ in range(2):
+        for got in (codec.convert(given, kind), codec.decoder(kind)(codec.encode(given))):
+            for each in found(got):
+                assert vars(each).keys() >= {field.name for field in dataclasses.fields(each) if field.init}
 
 
 def test_a_class_that_msgspec_has_met_before_has_its_defaults_too() -> None:

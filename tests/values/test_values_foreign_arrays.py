@@ -183,6 +183,13 @@ def test_the_words_for_another_declared_type_say_what_to_send(codec: Codec, kind
         codec.decoder(dict[str, Any])(codec.encode({"a": [Tensor(np.arange(3))]}))
 
 
+def test_a_mismatch_of_a_class_named_like_the_placeholder_names_that_class(codec: Codec) -> None:
+    other = type("ForeignArray", (), {})()
+    for value, kind in ((other, int), ([other], list[int]), (other, dict[str, int])):
+        with pytest.raises(msgspec.ValidationError, match="Expected `.*`, got `ForeignArray`"):
+            codec.convert(value, kind)
+
+
 @pytest.mark.parametrize("size", [3, LARGE])
 @pytest.mark.parametrize("kind", [Doubling, Zeroing])
 def test_a_class_that_changes_the_elements_is_refused(codec: Codec, kind: type[Tensor], size: int) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
+import pathlib
 import threading
+import uuid
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -13,7 +18,9 @@ import numpy as np
 import pytest
 
 from shmrpc.values import register, registry
+from shmrpc.values.all_extensions import ALL_EXTENSIONS
 from shmrpc.values.blocks import LARGE
+from shmrpc.values.encode import ValueEncoder
 from shmrpc.wire.codec import Codec, get_codec
 from tests.helpers.value_trips import carried, travelled
 
@@ -82,9 +89,24 @@ class Gold(Money):
     pass
 
 
+class IntPair(tuple[int, int]):
+    pass
+
+
 @dataclasses.dataclass
 class SpecialOrder(Order):
     note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    x: int
+    counts: dict[int, int] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass
+class Keyed:
+    counts: dict[Key, int]
 
 
 @pytest.fixture(params=["msgspec", "msgpack", "pickle"])
@@ -316,11 +338,39 @@ def test_a_declared_class_is_checked(kind: Any, value: Any, message: str) -> Non
         assert str(caught.value).removesuffix("$`") == message
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (dict[Key, int], {Key("a"): 1}, "Expected `int`, got `str` - at `key.x` in `$`"),  # type: ignore[arg-type]
+        (list[dict[Key, int]], [{Key("a"): 1}], "Expected `int`, got `str` - at `key.x` in `$[0]`"),  # type: ignore[arg-type]
+        (
+            dict[tuple[int, Key], int],
+            {(1, Key("a")): 1},  # type: ignore[arg-type]
+            "Expected `int`, got `str` - at `key[1].x` in `$`",
+        ),
+        (Keyed, Keyed({5: 1}), "Expected `dict`, got `int` - at `key` in `$.counts`"),  # type: ignore[dict-item]
+        (Keyed, Keyed({Key("a"): 1}), "Expected `int`, got `str` - at `key.x` in `$.counts`"),  # type: ignore[arg-type]
+        (
+            list[Keyed],
+            [Keyed({Key(1, {"a": 1}): 1})],  # type: ignore[dict-item]
+            "Expected `int`, got `str` - at `key` in `key.counts` in `$[0].counts`",
+        ),
+    ],
+)
+def test_an_error_in_a_key_has_the_path_within_the_key(kind: Any, value: Any, words: str) -> None:
+    register(Key)
+    register(Keyed)
+    codec = get_codec("msgspec")
+    with pytest.raises(msgspec.ValidationError) as caught:
+        codec.convert(value, kind)
+    assert str(caught.value) == words
+
+
 def test_classes_that_cannot_be_registered_are_rejected() -> None:
     class Other:
         pass
 
-    for cls in (int, str, dict, list, bytes):
+    for cls in (int, str, dict, list, bytes, Decimal, uuid.UUID, set, tuple, datetime.date, complex, bytearray):
         with pytest.raises(TypeError, match="travels as it is"):
             register(cls, repr, eval)
     with pytest.raises(TypeError, match=r"register\(Other, encode, decode\)"):
@@ -345,6 +395,23 @@ def test_classes_that_cannot_be_registered_are_rejected() -> None:
         register(Other, repr, eval, name="another name")
     with pytest.raises(ValueError, match="registered already"):
         register(Other, str, eval, name="the name")
+
+
+def test_every_class_that_the_encoder_writes_without_the_registry_is_refused() -> None:
+    """Otherwise its converters would never be called."""
+    native = ValueEncoder(msgspec.msgpack.encode, ALL_EXTENSIONS, pickled=False)._exact
+    assert {datetime.timedelta, frozenset, memoryview}.issubset(native)
+    for cls in native:
+        with pytest.raises(TypeError, match="travels as it is"):
+            register(cls, repr, eval)
+
+
+@pytest.mark.parametrize(
+    "value", [Fraction(1, 2), pathlib.Path("a"), np.arange(3), np.float64(1), IntPair((1, 2))], ids=repr
+)
+def test_the_converters_of_a_class_from_a_library_are_called(codec: Codec, value: Any) -> None:
+    register(type(value), repr, lambda text: ["decoded", text])
+    assert travelled(codec, value) == ["decoded", repr(value)]
 
 
 def test_threads_may_register_and_encode_at_once() -> None:

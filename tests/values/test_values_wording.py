@@ -120,6 +120,11 @@ WORDS: list[tuple[Any, Any, str]] = [
     (decimal.Decimal, None, "Expected `Decimal`, got `None`"),
     (datetime.timedelta, None, "Expected `timedelta`, got `None`"),
     (int, msgspec.msgpack.Ext(99, b""), "Expected `int`, got `Ext`"),
+    (
+        dict[str, dict[tuple[int, int], int]],
+        {"a": {(1, "b"): 1}},
+        "Expected `int`, got `str` - at `key[1]` in `$[...]`",
+    ),
     (list[complex] | str, 5, "Expected `str | list`, got `int`"),
 ]
 

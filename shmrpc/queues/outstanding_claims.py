@@ -17,6 +17,16 @@ _log = logging.getLogger("shmrpc")
 WARN_AFTER: Final = 1.0
 
 
+def _count_references() -> int:
+    """Return what ``sys.getrefcount()`` says of an object that only a variable refers to: 1 from CPython 3.14 on."""
+    it = object()
+    return sys.getrefcount(it)
+
+
+#: References to a claim that only the variable of the program's loop and a variable here refer to.
+_FORGOTTEN: Final = _count_references() + 1
+
+
 class OutstandingClaims:
     """The claims that an iterator has handed out and that have not ended.
 
@@ -74,8 +84,7 @@ class OutstandingClaims:
     def warn_of_forgotten_claim(self, queue: str) -> None:
         """Log a warning, once, if only the loop over the iterator, which waits, still refers to the last claim."""
         claim = self._last() if self._last is not None else None
-        # Besides the variable of the program's loop, the variable here and the argument refer to the claim.
-        if claim is None or self._has_warned or sys.getrefcount(claim) > 3:
+        if claim is None or self._has_warned or sys.getrefcount(claim) > _FORGOTTEN:
             return
         self._has_warned = True
         _log.warning(

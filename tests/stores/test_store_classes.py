@@ -297,7 +297,7 @@ def test_a_class_that_cannot_be_imported_elsewhere_is_named(s: shmrpc.sync.Store
 def test_a_class_that_has_other_fields_elsewhere_is_named(s: shmrpc.sync.Store, other: MemberProcess) -> None:
     s["it"] = Point(1.0, 2.0)
     other.do("from dataclasses import make_dataclass; import tests.stores.shared_classes as there")
-    other.do("Point = make_dataclass('Point', ['x', 'y', 'z'], namespace={'__module__': there.__name__})")
+    other.do("Point = make_dataclass('Point', ['x', 'y', 'z']); Point.__module__ = there.__name__")
     other.do(f"there.Point = shmrpc.shared(Point); s = sync.attach({OURS!r})")
     said = "the class .*:Point has the fields x, y in the store, and x, y, z here"
     with pytest.raises(RuntimeError, match=f"Error: {said}"):

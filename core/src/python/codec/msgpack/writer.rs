@@ -89,8 +89,9 @@ impl<'a> Writer<'a> {
         if !self.rules.keeps_identity {
             return Ok(());
         }
-        // SAFETY: as above. An object that occurs twice has two references.
-        let has_references = unsafe { ffi::Py_REFCNT(value) } > 1;
+        // SAFETY: as above. An object that occurs twice has two references, except among the arguments of a call from
+        // CPython 3.14 on: its stack may borrow the one reference of a variable.
+        let has_references = cfg!(Py_3_14) || unsafe { ffi::Py_REFCNT(value) } > 1;
         if has_references && !self.seen.add(value.addr()) {
             return Err(Unsupported);
         }

@@ -2,7 +2,7 @@
 
 use crate::store::{Bytes, Cell, Content, Type, Value, trim};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyTypeError, PyUnicodeEncodeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyUnicodeEncodeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString};
@@ -37,6 +37,9 @@ impl<'py> BufferOwner<'py> {
     /// Keeps the buffer of an object open, and returns its bytes. Raises BufferError if they are not contiguous.
     pub(super) fn buffer<'k>(&'k self, object: &Bound<'py, PyAny>) -> PyResult<&'k [u8]> {
         let buffer = PyBuffer::<u8>::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the buffer is not contiguous"));
+        }
         let (from, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
         self.buffers.borrow_mut().push(buffer);
         if len == 0 {

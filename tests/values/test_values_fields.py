@@ -509,7 +509,7 @@ def test_a_dataclass_within_other_types_has_its_defaults_too(
         (Annotating, {"request": {"size": 1}}, lambda got: [got, got.request]),
         (Boxed[Annotated[Request, _NOTE]], {"content": {"size": 1}}, lambda got: [got, got.content]),
     ],
-    ids=str,
+    ids=["itself", "items", "field", "parameter"],
 )
 def test_a_dataclass_beside_metadata_that_cannot_be_hashed_has_its_defaults_too(
     codec: Codec, kind: Any, given: Any, found: Callable[[Any], list[Any]]

@@ -696,10 +696,16 @@ def watch_for_names(directories: list[str], /) -> Descriptor:
 def receive_packet(
     socket: int, size: int, timeout: int = 0, spin: int = 0, /
 ) -> tuple[bytes, list[Descriptor], bool, int]:
-    """Receive the next packet of up to ``size`` bytes from a socket."""
+    """Receive the next packet of up to ``size`` bytes from a socket; a longer one is truncated without notice.
+
+    Raises OSError with EAGAIN if no packet comes in time, or a signal ends the wait. The caller keeps ``socket`` open.
+    """
 
 def send_packet(socket: int, bytes: bytes, files: Sequence[Descriptor], /) -> None:
-    """Send a packet with descriptors, without waiting: all of it, or nothing. ``files``: different objects."""
+    """Send a packet with descriptors, without waiting: all of it, or nothing. ``files``: different objects.
+
+    Raises OSError with EBADF, and sends nothing, if one of them is closed. The caller keeps ``socket`` open.
+    """
 
 def die_with(master: int, first: int | None = None, life: int | None = None) -> None:
     """Kill this process as soon as the process of the pidfd ``master`` has ended, also while a thread holds the GIL.

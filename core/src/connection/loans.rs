@@ -88,7 +88,8 @@ impl Loans {
     }
 
     /// Create an extent with room for `len` bytes, announce it to the peer, and add it to the allocator. `updates` is
-    /// locked. Fails as [`allocate`](Self::allocate) does; nothing is added then.
+    /// locked. Fails as [`allocate`](Self::allocate) does; nothing is added then. First sends the pending removals,
+    /// whose error ends the call. Makes the sweeper watch this object after the first extent.
     fn grow(self: &Arc<Self>, len: u64, updates: &mut PeerUpdates) -> Result<(), AllocError> {
         if updates.is_closed {
             return Err(AllocError::PeerClosed { asked: len });
@@ -121,7 +122,8 @@ impl Loans {
     }
 
     /// Lend the block that contains these bytes, or copy them into a block and lend that. Return None if no block could
-    /// be allocated, for whatever reason: the bytes then go in the frame.
+    /// be allocated, for whatever reason: the bytes then go in the frame. Bytes within a block that the peer has lent
+    /// go back by reference, without a new loan or an allocation.
     ///
     /// The loan belongs to the peer once the frame is sent; without that, [`Loans::cancel`] ends it.
     ///
@@ -194,7 +196,8 @@ impl Loans {
 
 impl Drop for Loans {
     /// End all loans to the peer, because the connection is over. There are no more allocations here, so the blocks
-    /// that the peer still reads keep their content. Extents without blocks in use are unmapped.
+    /// that the peer still reads keep their content. Extents without blocks in use are unmapped. Does nothing in a
+    /// forked child.
     fn drop(&mut self) {
         if self.ours.is_ours() {
             self.theirs.unmap_idle();

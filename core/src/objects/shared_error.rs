@@ -8,9 +8,11 @@ use crate::shared_heap::HeapError;
 use std::io;
 
 impl Membership {
-    /// Converts the error of an operation that has changed nothing: into `Changing` for a busy owner lock, `TooLarge`
-    /// for an item beyond the limit, `Os` for missing memory, otherwise `Left`, `Forked` or `Poisoned`. Corruption
-    /// poisons the object. Once this process has left, each error becomes `Left`.
+    /// Converts the error of an operation that has changed nothing: into `Changing` for a busy owner lock, which names
+    /// this process if the holder has just ended; `TooLarge` for an item beyond the limit; `Os` for missing memory;
+    /// `Poisoned` for corruption, which poisons the object; and what `check` raises, or else `Forked`, for `Detached`.
+    /// Any other error (`Replaced`, `ReadOnly`, `NeverStable`, `NoBlock` ...) becomes `Os` with ENOMEM; the conversion
+    /// of a store handles some of these first. Once this process has left, each error becomes `Left`.
     #[cold]
     pub(super) fn map_shared_error(&self, error: HeapError) -> ObjectError {
         if self.has_left() {

@@ -46,6 +46,9 @@ pub const NEVER: u64 = u64::MAX;
 /// another member holds the lock; a free lock is acquired nevertheless, so the caller checks the poison again.
 /// `changes` returns the number of times the lock has been held. Not re-entrant: a thread that holds the lock waits for
 /// itself.
+///
+/// A lock that is reserved for sleepers counts as held, and `Busy` then has holder 0. A waiter that has slept takes it,
+/// and any waiter at its deadline, but a deadline of 0 is refused.
 #[inline]
 pub(super) fn acquire<M: Members>(
     word: &AtomicU64,

@@ -31,7 +31,8 @@ pub const CAPACITY: usize = ((SIZE - AT_ENTRIES) / ENTRY) as usize;
 pub struct UndoLog<W, M>(SeqLock<W, M>);
 
 impl<W: Words, M: Members> UndoLog<W, M> {
-    /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log.
+    /// Opens the log that begins `start` bytes into the memory. Zeros are a valid, unused log. Fails as
+    /// `OriginProcess::current` does if this process cannot be identified.
     ///
     /// # Panics
     /// If the log is not aligned or not within the memory.
@@ -58,6 +59,11 @@ impl<W: Words, M: Members> UndoLog<W, M> {
     /// Runs `change` once, as one transaction, and returns its result. If `change` fails, nothing has changed, and a
     /// corruption that it found poisons the memory for all members. `deadline` bounds the wait for the lock, and then
     /// the call fails with [`HeapError::Busy`]; see [`owner_lock::NEVER`]. `change` must not begin another transaction.
+    ///
+    /// Fails with [`HeapError::Detached`] in a forked child and once this process has left, also if that happens within
+    /// a `change` that succeeds, and with [`HeapError::Poisoned`] or [`HeapError::Replaced`] if the memory is unusable.
+    /// If the memory was truncated, fails with `Poisoned` even after a `change` that has succeeded. Words that
+    /// `change` has stored by `init` are not restored.
     #[inline]
     pub fn transact<R>(
         &self,

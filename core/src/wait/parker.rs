@@ -23,7 +23,7 @@ impl Parker {
         }
     }
 
-    /// Sleep until a wake-up or a signal comes or `limit` has passed, or for no reason: the caller checks again.
+    /// Sleep until a wake-up or a signal comes or `limit` has passed, or spuriously: the caller checks again.
     /// Consumes the wake-up.
     pub fn sleep(&self, limit: Duration) {
         // The futex sleeps only if no wake-up is pending. Whatever ended the sleep, the caller checks again.

@@ -25,7 +25,7 @@ pub struct Receiver {
     pub(super) parked_at: u64,
     /// True if the peer had to be woken for the last sent frame.
     pub(super) woke_peer: bool,
-    /// Violation of a malformed RELEASE, whose frame is already taken.
+    /// Violation by a RELEASE. Its frame is already taken, unless the length is wrong or the frame was lost.
     pub(super) broken: Option<Violation>,
 }
 
@@ -49,7 +49,8 @@ impl Receiver {
     }
 
     /// Take the RELEASE frame that was found, and end the loan that it names. Fails if its length is wrong, if it was
-    /// dropped for lack of memory, or if the peer has no such loan.
+    /// dropped for lack of memory, if the peer has no such loan, or if the memory was truncated. In the first two cases
+    /// the frame is not taken.
     fn take_release(&mut self, header: Header) -> Result<(), Violation> {
         let mut payload = [0; RELEASE_SIZE];
         if header.len != RELEASE_SIZE {

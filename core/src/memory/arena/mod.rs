@@ -172,7 +172,8 @@ impl Arena {
     }
 
     /// Add an extent with an unused number and the size that [`next_extent_size`](Self::next_extent_size) has returned.
-    /// Does nothing for a known number.
+    /// A known number, or a size of 0 or not in whole granules, is a mistake of the caller: it panics in a debug build;
+    /// otherwise the size is rounded down, and nothing is added for a known number or without a whole granule.
     pub fn add(&mut self, extent: u32, size: u64) {
         let whole = size - size % GRANULE;
         debug_assert!(
@@ -351,7 +352,7 @@ impl Arena {
     }
 }
 
-/// Return `len` in whole granules, at least one; None on overflow.
+/// Return `len` rounded up to whole granules, at least one, in bytes; None on overflow.
 fn round_up(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(GRANULE)
 }

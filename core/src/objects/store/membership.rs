@@ -111,7 +111,8 @@ impl StoreMembership {
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// Closes the file of the contents, because this process has left.
+    /// Closes the file of the contents, because this process has left. Also releases the lock on the file, because a
+    /// view may keep the file open through its mapping. Idempotent.
     pub(super) fn close_contents_file(&self) {
         let file = lock(&self.file).take();
         if let Some(file) = file {
@@ -158,7 +159,9 @@ impl StoreMembership {
     // --- errors ---
 
     /// Converts the error of an operation that has changed nothing. Corruption poisons the object. If the contents are
-    /// replaced, returns `Fenced` in the member that is fenced off, and `Replaced` in others.
+    /// replaced, returns `Fenced` in the member that is fenced off, and `Replaced` in others. A limit becomes `Full`,
+    /// too many changes `TooMany`, `ReadOnly` and `NeverStable` become `ReadOnly` and `Restless` with the owner, and
+    /// errors of the store itself `Store`; all others are as in `map_shared_error`.
     #[cold]
     pub fn map_error(&self, error: StoreError) -> StoreRefused {
         let error = match error {

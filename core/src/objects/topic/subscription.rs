@@ -50,7 +50,7 @@ fn this_thread() -> usize {
 impl TopicMembership {
     /// Subscribes in this process, until the result is dropped, and attaches to the publishers. `policy` has the n of
     /// `KeepLast(n)` or `Disconnect(n)`. Raises `Os` for missing memory, and `Full` if the topic has the maximum number
-    /// of subscribers.
+    /// of subscribers. Starts the watcher, and also raises what `Membership::check` and `Membership::watch` raise.
     pub fn subscribe(
         self: &Arc<Self>,
         policy: (Policy, u64),

@@ -76,10 +76,12 @@ impl Descriptor {
 ///
 /// Returns the bytes of the packet, empty at the end of the stream; at least the first eight descriptors; True if there
 /// were more descriptors, or this process could not take them; and the id of the process that sent the packet, 0 if
-/// that process has no id here or the socket does not have SO_PASSCRED. Raises OSError if no packet comes in time.
+/// that process has no id here or the socket does not have SO_PASSCRED. Raises OSError if no packet comes in time. A
+/// signal ends the wait early: without a packet, OSError with EAGAIN is raised then too. A packet longer than ``size``
+/// is truncated without notice.
 ///
 /// ``timeout`` is the time in nanoseconds for which the call waits for a packet, and ``spin`` the part of this time for
-/// which the call spins.
+/// which the call spins. The caller keeps ``socket`` open.
 #[pyfunction]
 #[pyo3(signature = (socket, size, timeout=0, spin=0, /))]
 pub fn receive_packet(
@@ -106,7 +108,8 @@ pub fn receive_packet(
 
 /// Sends a packet with descriptors, without a wait: the whole packet, or nothing. Raises OSError if that fails.
 ///
-/// ``files``: different objects, because each stays locked during the call.
+/// ``files``: different objects, because each stays locked during the call. Raises OSError with EBADF if one is closed,
+/// and then sends nothing. The caller keeps ``socket`` open.
 #[pyfunction]
 pub fn send_packet(socket: i32, bytes: &[u8], files: Vec<PyRef<'_, Descriptor>>) -> PyResult<()> {
     let held: Vec<_> = files.iter().map(|each| each.file()).collect();

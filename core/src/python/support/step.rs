@@ -78,7 +78,9 @@ pub(crate) struct ThrowArguments<'py>(
 );
 
 impl ThrowArguments<'_> {
-    /// Returns the exception that these arguments describe, or raises what making the exception raises.
+    /// Returns the exception that these arguments describe, or raises what making the exception raises. A value that is
+    /// no instance of the class becomes the argument of its constructor. Value and traceback are ignored if the first
+    /// argument is an instance.
     pub(crate) fn into_error(self) -> PyResult<PyErr> {
         let ThrowArguments(kind, value, traceback) = self;
         let Ok(class) = kind.cast::<PyType>() else {

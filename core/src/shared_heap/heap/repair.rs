@@ -14,7 +14,9 @@ use crate::shared_heap::words::Words;
 
 impl Heap {
     /// Returns to the system the pages that a dead holder has backed, or was about to return. Does nothing unless the
-    /// lock was taken over. Called at the beginning of a transaction.
+    /// lock was taken over. Called at the beginning of a transaction. If the file is sealed, these pages stay. In both
+    /// cases clears the record of the death, so a second call does nothing; after an error the record stays for the
+    /// next transaction.
     #[cold]
     pub fn repair<W: Words, M: Members>(&self, t: &mut Writer<'_, W, M>) -> Result<(), HeapError> {
         if std::mem::take(&mut t.pending.taken_over) {

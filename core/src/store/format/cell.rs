@@ -147,8 +147,8 @@ impl Cell {
         Self::short(BYTES, bytes)
     }
 
-    #[inline]
     /// Encodes at most [`SHORT`] bytes with this tag. Returns None if there are more.
+    #[inline]
     fn short(tag: u64, bytes: &[u8]) -> Option<Self> {
         if bytes.len() > SHORT {
             return None;
@@ -165,7 +165,7 @@ impl Cell {
         Cell(REFERENCE << TAG | (kind as u64) << 40 | offset & LOW)
     }
 
-    /// Returns true if the word holds the whole value.
+    /// Returns true if the word is no reference, also for an empty cell, and for a corrupt one, which is not detected.
     #[inline]
     pub fn is_immediate(self) -> bool {
         self.0 >= FLOATS || self.0 >> TAG != REFERENCE

@@ -224,9 +224,12 @@ impl Subscription {
 
 #[pymethods]
 impl Subscription {
-    /// Subscribes. `how` is the policy, 1 for block, 2 for keep_last, 3 for disconnect, and its argument; the number of
-    /// last messages to begin with, None for all that are kept; and True if the end of a publisher raises
-    /// PublisherGone.
+    /// Subscribes. The elements of `how`:
+    ///
+    /// * the policy: 1 for block, 2 for keep_last, 3 for disconnect
+    /// * the argument of the policy: the n of keep_last and disconnect
+    /// * the number of last messages to begin with; None for all that are kept
+    /// * True if the end of a publisher raises PublisherGone
     #[new]
     fn new(
         py: Python<'_>,
@@ -356,7 +359,9 @@ impl Subscription {
         Ok(is_left || self.subscription(py)?.may_receive())
     }
 
-    /// Spins for a moment before an event loop sleeps. Returns True if there may be a message.
+    /// Spins for a moment before an event loop sleeps. Returns True if there may be a message. Looks only for messages
+    /// that have not been read from the topic; does not see unread batches and messages put back, which the caller
+    /// takes first.
     fn glance(&self, py: Python<'_>) -> PyResult<bool> {
         let subscription = self.subscription(py)?;
         self.object.get().glance(py, || subscription.may_receive())

@@ -52,7 +52,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
     """Processes that run functions, for threads; made by :func:`shmrpc.sync.pool`.
 
     A :class:`concurrent.futures.Executor`, also for ``loop.run_in_executor()``. The end of its ``with`` block waits for
-    all tasks; if an exception ends the block, tasks that have not begun are cancelled.
+    all submitted tasks; if an exception ends the block, tasks that have not begun are cancelled.
     """
 
     def _kind_and_factory(self) -> tuple[str, str]:
@@ -173,7 +173,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         function that cannot be sent, and ValueError for a ``chunksize`` below 1. The iterator raises what the next task
         raises, which stops the other tasks, and TimeoutError if the next result is missing ``timeout`` seconds after
         this call. Read the results before :meth:`shutdown`, which waits for no reader: later, the iterator raises
-        RuntimeError.
+        RuntimeError, and tasks whose results were not read may never run.
         """
         self._check_open()
         if chunksize < 1:
@@ -217,10 +217,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
 
         Raises what the coroutine raises, and RuntimeError if the pool is shut down.
         """
-        if not self._loop_thread.is_alive():
-            coroutine.close()
-            raise RuntimeError("the pool is shut down")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self._loop_thread.call(coroutine).result()
 
     def broadcast(self, value: _R) -> _R:
         """Write a value into memory that all workers share, and return it: see :meth:`shmrpc.Pool.broadcast`.

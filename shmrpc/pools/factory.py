@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, Unpack
 
 from shmrpc.basics.checks import check_bytes, check_seconds, check_whole
@@ -34,6 +34,17 @@ def _check_environment(environment: Any) -> None:
             raise TypeError(f"environment: expected names and values of type str, got {name!r}: {value!r}")
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(f"environment: expected a name without `=`, and no NUL in either, got {name!r}: {value!r}")
+        try:
+            os.fsencode(name + value)
+        except UnicodeEncodeError:
+            raise ValueError(f"environment: expected text that can be encoded, got {name!r}: {value!r}") from None
+
+
+def _check_initargs(initargs: Any) -> tuple[Any, ...]:
+    """Return the arguments of an initializer as a tuple. Raises TypeError for text, bytes, and what has no items."""
+    if isinstance(initargs, (str, bytes, bytearray)) or not isinstance(initargs, Iterable):
+        raise TypeError(f"initargs: expected a tuple or list of arguments, got {initargs!r}")
+    return tuple(initargs)
 
 
 class PoolOptions(TypedDict, total=False):
@@ -97,6 +108,7 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
         raise ValueError(f"affinity: expected 'spread' or None, got {affinity!r}")
     environment = options.get("environment", {})
     _check_environment(environment)
+    initargs = _check_initargs(options.get("initargs", ()))
     if is_worker():
         return InlinePool(count)
     keep_standard_descriptors()
@@ -111,6 +123,5 @@ def pool(workers: int | None = None, **options: Unpack[PoolOptions]) -> Pool:
     alias_main_module()
     if initializer is not None and not is_importable(initializer):
         make_reference(initializer, ByValuePickler)  # Raises EncodeError for a function that cannot be sent.
-    initargs = tuple(options.get("initargs", ()))
     worker_options = WorkerOptions(settings, initializer, initargs, grace, max_tasks)
     return Pool(PoolEngine(count, EngineOptions(worker_options, retries)))

@@ -6,7 +6,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 import uvloop
 
@@ -16,6 +17,7 @@ from shmrpc.pools.pool import Pool
 
 #: Seconds between two checks for running tasks at the end of a pool.
 _BUSY_POLL_SECONDS: Final = 2e-3
+_R = TypeVar("_R")
 
 
 class LoopThread:
@@ -26,6 +28,9 @@ class LoopThread:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        #: Calls whose coroutines have not ended; None after the end of the loop.
+        self._calls: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] | None = {}
+        self._lock = threading.RLock()  # Reentrant, because a signal handler within it may make a call.
         started: concurrent.futures.Future[asyncio.Task[None]] = concurrent.futures.Future()
         opened: concurrent.futures.Future[None] = concurrent.futures.Future()
         #: Set when the pool gets no more tasks.
@@ -44,6 +49,35 @@ class LoopThread:
     def is_alive(self) -> bool:
         """Return True while the event loop runs."""
         return self._thread.is_alive()
+
+    def call(self, coroutine: Coroutine[Any, Any, _R]) -> concurrent.futures.Future[_R]:
+        """Run a coroutine in the loop; return a future of its result. Must not run in the thread itself.
+
+        Raises RuntimeError after the end of the loop, which a coroutine that has not ended by then has as its error.
+        """
+        with self._lock:
+            if self._calls is None:
+                coroutine.close()
+                raise RuntimeError("the pool is shut down")
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            self._calls[future] = coroutine
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, future: concurrent.futures.Future[Any]) -> None:
+        """Forget a call that has ended."""
+        with self._lock:
+            if self._calls is not None:
+                self._calls.pop(future, None)
+
+    def _fail_calls(self) -> None:
+        """Fail the calls that the loop has left, and accept no more. Call this after the end of the loop."""
+        with self._lock:
+            calls, self._calls = self._calls or {}, None
+        for future, coroutine in calls.items():
+            if not future.done():  # The call came after the loop had cancelled its tasks.
+                coroutine.close()
+                future.set_exception(RuntimeError("the pool is shut down"))
 
     def finish(self) -> None:
         """End the thread after the last task, without a wait. Call this method in the loop."""
@@ -78,6 +112,8 @@ class LoopThread:
                 raise
             for each in waiting:
                 each.set_exception(reason)
+        finally:
+            self._fail_calls()
 
     async def _main(
         self,

@@ -93,10 +93,11 @@ class CallLimiter:
         A client's first waiting call may have any size. In a full queue, a client with less than its fair share
         displaces the newest waiting call of the client with the most.
         """
-        if self.waiting >= self._limits.max_waiting and not self._displace_waiting(client):
-            raise self._overloaded(client, one_way)
         size = body_weight(body)
         if client.waiting and client.waiting_bytes + size > self._limits.max_bytes:
+            raise self._overloaded(client, one_way)
+        # Last, because only a call that the queue takes may displace another client's.
+        if self.waiting >= self._limits.max_waiting and not self._displace_waiting(client):
             raise self._overloaded(client, one_way)
         self.waiting += 1
         client.waiting[call_id] = WaitingCall(run, body, one_way)

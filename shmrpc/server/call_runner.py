@@ -97,7 +97,8 @@ class CallRunner:
             if in_flight.task is not None and not in_flight.task.done()
         ]
         calls += self.executors.working
-        names = [f"{call.service}.{call.endpoint}" for call in calls]
+        # A call in a thread is in both lists, unless it was abandoned.
+        names = [f"{call.service}.{call.endpoint}" for call in {id(call): call for call in calls}.values()]
         here = self.blocking_endpoint()  # A plain function, which blocks the event loop.
         return names if here is None else [*names, f"{here[0]}.{here[1]}"]
 
@@ -125,15 +126,15 @@ class CallRunner:
         """Make the call that a header describes the current one, and return it. ``size``: bytes of the request.
 
         Does not count the call: :meth:`suspend` does.
-        Raises CallRejected for a passed deadline or invalid metadata.
+        Raises CallRejected for a passed deadline or invalid metadata, with ``one_way`` set if the header has it.
         """
         if header.deadline is not None:
-            check_deadline(endpoint, header.deadline)
+            check_deadline(endpoint, header.deadline, one_way=header.one_way)
         if header.metadata:
             try:
                 check_metadata(header.metadata)
             except TypeError as error:
-                raise CallRejected("arguments", f"{endpoint}(): {error}") from None
+                raise CallRejected("arguments", f"{endpoint}(): {error}", one_way=header.one_way) from None
         call = Call(client, endpoint, call_id, header.deadline, header.metadata)
         self.current_call.frame = call
         return InFlightCall(client, call, size, one_way=header.one_way)
@@ -359,17 +360,17 @@ def _cancellation_error() -> asyncio.CancelledError:
     return asyncio.CancelledError("the endpoint was cancelled at the server")
 
 
-def deadline_rejection(endpoint: str) -> CallRejected:
+def deadline_rejection(endpoint: str, *, one_way: bool = False) -> CallRejected:
     """Return the rejection of a call whose deadline has passed."""
-    return CallRejected("deadline", f"{endpoint}() had not ended by its deadline")
+    return CallRejected("deadline", f"{endpoint}() had not ended by its deadline", one_way=one_way)
 
 
-def check_deadline(endpoint: str, deadline: int) -> None:
-    """Raise CallRejected if a deadline, in nanoseconds of ``host_nanoseconds()``, has passed.
+def check_deadline(endpoint: str, deadline: int, *, one_way: bool = False) -> None:
+    """Raise CallRejected, with this ``one_way``, if a deadline, in nanoseconds of ``host_nanoseconds()``, has passed.
 
     Records that this process has seen a deadline: from then on, calls made here check for one to inherit.
     """
     if host_nanoseconds() >= deadline:
-        raise deadline_rejection(endpoint)
+        raise deadline_rejection(endpoint, one_way=one_way)
     if not deadlines_seen:
         deadlines_seen.append(True)

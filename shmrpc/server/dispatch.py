@@ -59,6 +59,8 @@ class Dispatcher:
             handlers=native_handlers(endpoints, runner)
         )
         self._draining = _tables(control, {}, self._reject_draining)
+        #: Tables for a client that arrives.
+        self._tables = self._serving
         shapes = {number: endpoint.shape for number, endpoint in enumerate(service.endpoints.values())}
         streaming = {number: shape for number, shape in shapes.items() if shape != frames.Shape()}
         self.listener = inbox.listen(Offer(service.name, self._names, streaming), on_change, claim=claim)
@@ -70,7 +72,7 @@ class Dispatcher:
 
     def _add_client(self, peer: Peer) -> ServedClient:
         """Record and return a new client for a connected peer."""
-        client = ServedClient(peer, self._service.name, self._names, self._state, self._serving)
+        client = ServedClient(peer, self._service.name, self._names, self._state, self._tables)
         self.clients.add(client)
         return client
 
@@ -80,7 +82,11 @@ class Dispatcher:
         self._runner.abandon_calls(client)
 
     def drain(self) -> None:
-        """Tell the clients to reconnect elsewhere, and reject new calls. Calls in flight and waiting ones continue."""
+        """Tell the clients to reconnect elsewhere, and reject new calls. Calls in flight and waiting ones continue.
+
+        Also rejects the calls of clients that are in their handshake.
+        """
+        self._tables = self._draining
         for client in self.clients:
             client.use_tables(self._draining)
         self.listener.drain()

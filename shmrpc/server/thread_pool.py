@@ -40,6 +40,9 @@ class ThreadPool:
         )
         #: Endpoints of the calls that have a thread or wait for one.
         self._jobs: dict[Job, str] = {}
+        #: Number of iterators that are not closed so far. The executor lives until the last one is closed.
+        self._open_iterators = 0
+        self._is_closed = False
         #: Timer that logs the warning, while calls wait.
         self._warning: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -50,37 +53,46 @@ class ThreadPool:
         A cancellation ends the wait only, once a thread has begun. Raises RuntimeError after :meth:`close`, and
         CancelledError if the call waits for a thread when the pool is closed.
         """
+        self._check_open()
         context = contextvars.copy_context()
         return await self._begin(functools.partial(context.run, function, *args, **kwargs)).result()
 
     async def iterate(self, items: Iterator[Any]) -> AsyncIterator[Any]:
         """Yield the items of an iterator, each of which a thread computes, in one context.
 
-        At the end, also after a cancellation, waits for the running step and closes the iterator in a thread. Raises
-        RuntimeError after :meth:`close`, and then leaves the iterator open.
+        At the end, also after a cancellation or :meth:`close`, waits for the running step and closes the iterator in a
+        thread. Raises RuntimeError after :meth:`close`, and then leaves an iterator open that had no step.
         """
+        self._check_open()
         context = contextvars.copy_context()
+        self._open_iterators += 1
         step: Job | None = None
         try:
             while True:
+                self._check_open()
                 step = self._begin(functools.partial(context.run, next, items, _END))
                 if (item := await step.result()) is _END:
                     break
                 yield item
                 del item  # Does not keep the item until the next one.
         finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                if step is not None:
-                    await step.ended()  # A running generator cannot be closed.
-                await self._begin(functools.partial(context.run, close)).result()
+            try:
+                close = getattr(items, "close", None)
+                if close is not None:
+                    if step is not None:
+                        await step.ended()  # A running generator cannot be closed.
+                    await self._begin(functools.partial(context.run, close)).result()
+            finally:
+                self._open_iterators -= 1
+                if self._is_closed:
+                    self._shut_down()
 
     def _begin(self, work: Callable[[], Any]) -> Job:
         """Return a new job for ``work``. Starts the timer of the warning if the job must wait for a thread."""
         call = current_call_var.get()
         job = Job(self._executor, work if call is None else functools.partial(self._work, call, work), self._on_job_end)
         self._jobs[job] = call.endpoint if call is not None else "?"
-        if len(self._jobs) > self._size and self._warning is None:
+        if len(self._jobs) > self._size and self._warning is None and not self._is_closed:
             self._warning = self._loop.call_later(WARN_AFTER, self._warn)
         return job
 
@@ -126,10 +138,25 @@ class ThreadPool:
         return sum(_is_in_call(frames.get(thread)) for thread in self._threads)
 
     def close(self) -> None:
-        """Start no further work, and cancel waiting jobs. A running handler continues to its end."""
+        """Start no further work, and cancel waiting jobs. A running handler continues to its end.
+
+        While iterators are open, only the waits of cancelled tasks cancel their jobs, because the iterators need
+        threads to close in.
+        """
         if self._warning is not None:
             self._warning.cancel()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        self._shut_down()
+
+    def _check_open(self) -> None:
+        """Raise RuntimeError after :meth:`close`."""
+        if self._is_closed:
+            raise RuntimeError("the server is closed")
+
+    def _shut_down(self) -> None:
+        """End the threads and cancel waiting jobs, unless an iterator is open."""
+        if not self._open_iterators:
+            self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _is_in_call(frame: Any) -> bool:

@@ -12,7 +12,7 @@ from shmrpc.service.signature import Signature
 from shmrpc.values import writable
 from shmrpc.values.arrays import base_of
 from shmrpc.values.blocks import Unmapped
-from shmrpc.wire.failure import unreadable_call
+from shmrpc.wire.failure import CallRejected, unreadable_call
 
 
 class WritableArguments:
@@ -26,8 +26,8 @@ class WritableArguments:
     def give(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments, with the caller's memory writable in the places of Writable parameters.
 
-        Raises CallRejected if this process cannot map the memory, and otherwise the errors of
-        :func:`~shmrpc.values.sharing.writable`.
+        Raises CallRejected for a value that cannot be written to, or if this process cannot map the memory, and
+        otherwise the errors of :func:`~shmrpc.values.sharing.writable`.
         """
         names = self._signature.positional_names
         positional = [self._give(name, value) for name, value in zip(names, args, strict=False)]
@@ -41,6 +41,8 @@ class WritableArguments:
             given = writable(value)
         except Unmapped as error:
             raise unreadable_call(f"{self._signature.name}(): {name!r} cannot be lent for writing", error) from None
+        except TypeError as error:
+            raise CallRejected("arguments", f"{self._signature.name}(): parameter {name!r}: {error}") from None
         memory = base_of(given)
         if isinstance(memory, _core.View):
             self._views.append(weakref.ref(memory))

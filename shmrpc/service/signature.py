@@ -12,7 +12,7 @@ import msgspec
 
 from shmrpc.service import stream_types
 from shmrpc.service.argument_errors import POSITIONAL_KINDS, short_repr
-from shmrpc.values import is_writable
+from shmrpc.values import can_be_writable, is_writable
 from shmrpc.values.aliases import type_hints
 from shmrpc.values.type_names import type_name
 from shmrpc.wire.codec import check_type, get_codec
@@ -112,10 +112,15 @@ class Signature:
                 continue
 
     def _check_writable(self) -> None:
-        """Raise TypeError for ``Writable`` at a place other than a single parameter."""
+        """Raise TypeError for ``Writable`` at a place other than a single parameter, or of what is never written to."""
         for name in self.writable:
             if self.signature.parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
                 raise TypeError(f"parameter {name!r} cannot be Writable: name each one")
+            if not can_be_writable(kind := self.types[name]):
+                raise TypeError(
+                    f"parameter {name!r} is declared as {type_name(kind)}, which has no memory to write to: declare an "
+                    "array or a memoryview"
+                )
         if is_writable(self.result) or any(map(is_writable, self.inputs.values())):
             raise TypeError("Writable is for parameters, not for results or items of a stream")
 

@@ -2,6 +2,6 @@
 
 from shmrpc.values.blocks import Block
 from shmrpc.values.registry import register
-from shmrpc.values.sharing import WRITABLE, Writable, block_of, is_writable, writable
+from shmrpc.values.sharing import WRITABLE, Writable, block_of, can_be_writable, is_writable, writable
 
-__all__ = ["WRITABLE", "Block", "Writable", "block_of", "is_writable", "register", "writable"]
+__all__ = ["WRITABLE", "Block", "Writable", "block_of", "can_be_writable", "is_writable", "register", "writable"]

@@ -78,6 +78,19 @@ def is_writable(kind: Any) -> bool:
     return origin in UNIONS and any(map(is_writable, get_args(kind)))
 
 
+def can_be_writable(kind: Any) -> bool:
+    """Return False if no value of a declared type could be written to: see :func:`writable`."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return can_be_writable(get_args(kind)[0])
+    if origin in UNIONS:
+        return any(can_be_writable(member) for member in get_args(kind) if member is not type(None))
+    found = origin or kind
+    if found in (Any, object) or not isinstance(found, type):
+        return True  # The argument decides.
+    return issubclass(found, (memoryview, getattr(sys.modules.get("numpy"), "ndarray", memoryview)))
+
+
 def block_of(value: Any) -> Block | None:
     """Return the received block under an array, a memoryview, a tensor or an Arrow buffer; None if there is none."""
     found = arrow.block_of_buffer(value) or tensors.block_of_tensor(value)

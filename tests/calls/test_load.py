@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 import shmrpc
@@ -74,6 +75,26 @@ async def test_beyond_the_bound_calls_are_refused_and_not_begun() -> None:
         assert await asyncio.gather(*calls) == list(range(5))
         assert 99 not in gate.order
         assert await client.wait(6) == 6, "and then it takes some again"
+
+
+async def test_a_call_that_is_refused_for_its_bytes_displaces_none() -> None:
+    gate = Gate()
+    limits = shmrpc.serve(gate.service, max_in_flight=1, max_waiting=5)
+    async with limits as server, shmrpc.connect("tested.gate") as many, shmrpc.connect("tested.gate") as large:
+        calls = [asyncio.create_task(many.wait(0))]
+        await _until(server, 1, 0)
+        calls.append(asyncio.create_task(large.wait(1)))
+        await _until(server, 1, 1)
+        calls += [asyncio.create_task(many.wait(n)) for n in range(2, 6)]
+        await _until(server, 1, 5)
+        assert server._runner is not None
+        limiter = server._runner.limiter
+        limiter._limits = msgspec.structs.replace(limiter._limits, max_bytes=1)
+        with pytest.raises(shmrpc.Overloaded):
+            await large.wait(99)
+        assert server.waiting == 5
+        gate.open.set()
+        assert await asyncio.gather(*calls) == list(range(6))
 
 
 async def test_one_connection_cannot_take_all_places() -> None:

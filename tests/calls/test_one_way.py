@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.server import slow_path
-from tests.helpers.server_process import PATIENCE
+from shmrpc.server import call_runner, slow_path
+from tests.helpers.server_process import PATIENCE, eventually_in_loop
 
 service = shmrpc.Service("tested.one.way")
 heard: list[Any] = []
@@ -79,6 +79,28 @@ async def test_a_one_way_call_that_fails_is_logged(caplog: pytest.LogCaptureFixt
     assert "tested.one.way.refuse(), called one way, failed" in caplog.text
     assert "hear(): parameter 'value': expected `int`" in caplog.text
     assert heard == [(8, False, "hear")]
+
+
+async def test_a_one_way_call_that_is_rejected_before_it_begins_is_logged_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    encode_failure = call_runner.encode_failure
+    monkeypatch.setattr(call_runner, "encode_failure", lambda *args: sent.append(1) or encode_failure(*args))
+    async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
+        with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
+            patched.setattr(call_runner, "host_nanoseconds", lambda: 1 << 62)  # Past all deadlines.
+            await client.with_options(timeout=PATIENCE).notify(hear, 1)
+            assert await eventually_in_loop(lambda: "hear() had not ended by its deadline" in caplog.text)
+            patched.undo()
+            patched.setattr(call_runner, "check_metadata", _refuse_metadata)
+            await client.with_options(metadata={"who": "Ada"}).notify(hear, 2)
+            assert await eventually_in_loop(lambda: "hear(): metadata: wrong" in caplog.text)
+    assert heard == [] and sent == []
+
+
+def _refuse_metadata(metadata: object) -> None:
+    raise TypeError("metadata: wrong")
 
 
 async def test_a_one_way_call_that_cannot_be_sent_raises() -> None:

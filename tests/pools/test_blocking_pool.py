@@ -379,3 +379,17 @@ def test_a_submit_that_is_interrupted_leaves_the_pool_at_work(monkeypatch: pytes
             with pytest.raises(KeyboardInterrupt):
                 pool.submit(abs, -1)
         assert pool.submit(abs, -2).result(60) == 2
+
+
+async def _wait_forever() -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_call_that_the_loop_of_a_pool_has_left_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = shmrpc.sync.pool(1)
+    with monkeypatch.context() as patched:  # A loop that ends before it begins the call.
+        patched.setattr(asyncio, "run_coroutine_threadsafe", lambda coroutine, loop: concurrent.futures.Future())
+        left = pool._loop_thread.call(_wait_forever())
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="the pool is shut down"):
+        left.result(0)

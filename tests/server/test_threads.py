@@ -142,3 +142,55 @@ def test_a_wrong_number_of_threads_is_refused() -> None:
             shmrpc.Service("tested.threads").endpoint(name="f", run_in="thread", threads=wrong)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="threads= is for run_in='thread'"):
         shmrpc.Service("tested.threads").endpoint(name="looped", threads=2)(lambda: None)
+
+
+async def test_a_server_that_closes_has_the_generators_of_its_streams_closed_in_threads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = shmrpc.Service("tested.threads")
+    closed_in: list[str] = []
+
+    @service.endpoint(run_in="thread")
+    def count() -> Iterator[int]:
+        try:
+            yield 0
+            yield 1
+        finally:
+            closed_in.append(threading.current_thread().name)
+
+    async with shmrpc.serve(service) as server, shmrpc.connect("tested.threads") as client:
+        assert await anext(client.count()) == 0
+        await server.close()
+        assert len(closed_in) == 1 and closed_in[0].startswith("shmrpc-handler")
+    assert not caplog.records
+
+
+async def test_a_closed_pool_of_threads_begins_no_iterator_and_closes_those_that_are_open() -> None:
+    pool = thread_pool.ThreadPool(1, "the test", "more", [])
+    closed: list[None] = []
+
+    def count() -> Iterator[int]:
+        try:
+            yield 0
+            yield 1
+        finally:
+            closed.append(None)
+
+    items = pool.iterate(count())
+    assert await anext(items) == 0
+    pool.close()
+    for refused in (anext(items), anext(pool.iterate(count())), pool.call(abs, (-1,), {})):
+        with pytest.raises(RuntimeError, match="the server is closed"):
+            await refused
+    assert closed == [None]
+    assert pool._executor._shutdown
+
+
+async def test_a_call_in_a_thread_is_counted_once() -> None:
+    blocking = Blocking(1)
+    async with shmrpc.serve(blocking.service) as server, shmrpc.connect("tested.threads") as client:
+        calls = [asyncio.create_task(client.shared()) for _ in range(3)]
+        assert await eventually_in_loop(lambda: server.in_flight == 3 and len(blocking.inside) == 1)
+        assert server.still_running() == ["3 calls: tested.threads.shared (3)"]
+        blocking.go.set()
+        await asyncio.gather(*calls)

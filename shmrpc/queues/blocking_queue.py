@@ -276,8 +276,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         """Block until there is memory, and return it.
 
-        Raises QueueFull, WaitStopped, QueueBusy if a stopped process blocks it, and ValueError for too many bytes. Does
-        not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        Raises QueueFull, QueueShutDown, WaitStopped, QueueBusy if a stopped process blocks it, and ValueError for too
+        many bytes.
         """
         reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:

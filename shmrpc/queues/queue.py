@@ -222,9 +222,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        """Wait for memory, and return it. Raises QueueFull, QueueBusy, WaitStopped, and ValueError for too many bytes.
+        """Wait for memory, and return it.
 
-        Does not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        Raises QueueFull, QueueShutDown, QueueBusy, WaitStopped, and ValueError for too many bytes.
         """
         reservation = None
         with contextlib.suppress(QueueBusy):

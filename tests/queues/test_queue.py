@@ -28,7 +28,9 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host import cleanup
+from shmrpc.objects.turn_queue import TurnQueue
 from shmrpc.queues import blocking_queue, queue
+from shmrpc.queues.queue_base import ROOM
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 
@@ -957,6 +959,55 @@ def test_nothing_is_reserved_once_nothing_can_be_put(q: shmrpc.sync.Queue) -> No
     for size in (10, 1_000_000):
         with pytest.raises(shmrpc.QueueShutDown), q.reserve(size):
             raise AssertionError("it was entered")
+
+
+async def test_a_shutdown_ends_a_task_that_waits_to_reserve() -> None:
+    async with shmrpc.queue(OURS, raw=True, max_memory="64KiB") as q:
+        await q.put(b"x" * 50_000)
+
+        async def reserve() -> None:
+            async with q.reserve(40_000, timeout=LONG):
+                raise AssertionError("it was entered")
+
+        waiting = asyncio.ensure_future(reserve())
+        while not q.stats().putters:
+            await asyncio.sleep(0)
+        q.shutdown()
+        with pytest.raises(shmrpc.QueueShutDown):
+            await waiting
+
+
+def test_a_shutdown_ends_a_thread_that_waits_to_reserve() -> None:
+    with shmrpc.sync.queue(OURS, raw=True, max_memory="64KiB") as q:
+        q.put(b"x" * 50_000)
+
+        def reserve() -> None:
+            with q.reserve(40_000, timeout=LONG):
+                raise AssertionError("it was entered")
+
+        waiting = InThread(reserve)
+        assert eventually(lambda: q.stats().putters == 1)
+        q.shutdown()
+        assert isinstance(waiting.join(), shmrpc.QueueShutDown)
+
+
+async def test_a_task_whose_attempts_fail_while_its_hint_is_true_lets_the_loop_turn() -> None:
+    async with shmrpc.queue(OURS) as q:
+        turns, attempts = q._wait_queue(ROOM, TurnQueue), 0
+        is_due = asyncio.Event()
+        asyncio.get_running_loop().call_soon(is_due.set)
+
+        def attempt() -> bool | None:
+            nonlocal attempts
+            attempts += 1
+            assert attempts < 100, "the loop did not turn"
+            return is_due.is_set() or None
+
+        assert await turns.try_in_turn(lambda: False, lambda: True, attempt, lambda: None, None)
+        attempts = 0
+        is_due.clear()
+        assert await turns.try_in_turn(lambda: False, lambda: True, attempt, lambda: None, 0) is None
+        assert attempts == 1
 
 
 def test_lost_items_are_reported_once_in_a_process(other: MemberProcess) -> None:

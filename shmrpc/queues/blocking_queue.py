@@ -239,7 +239,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Return the result of ``wait(seconds_left)``. Call it again if a stopped process blocks the queue.
 
         ``seconds_left`` is None without a timeout. Also call it again after an empty list. Raises QueueBusy at the end
-        of the timeout, and what ``wait`` raises.
+        of the timeout, WaitStopped, and what ``wait`` raises.
         """
         end = end_of_wait(timeout)
         while True:
@@ -248,6 +248,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
                 if result != []:  # An empty list: another thread or process was quicker.
                     return result
             except QueueBusy:
+                if self._object.is_stopped:
+                    raise wait_stopped_error(self._object) from None
                 if seconds_left(end) == 0:
                     raise
                 time.sleep(BUSY_RETRY_INTERVAL)
@@ -257,7 +259,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     ) -> _core.PendingItems | None:
         """Call ``put(argument)`` until no stopped process blocks the queue; return the result.
 
-        Raises QueueBusy at the end of the timeout, and what ``put`` raises. Does not check for :meth:`stop`.
+        Raises QueueBusy at the end of the timeout, WaitStopped, and what ``put`` raises.
         """
         # A function of its own, because a variable that a lambda refers to makes the fast path slower.
         return self._retry_while_busy(lambda _: put(argument), timeout)

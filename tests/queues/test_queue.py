@@ -1010,6 +1010,37 @@ async def test_a_task_whose_attempts_fail_while_its_hint_is_true_lets_the_loop_t
         assert attempts == 1
 
 
+class _BusyQueue:
+    """The native part of a queue that a stopped process blocks. Stops a handle at the second attempt to put."""
+
+    def __init__(self, q: Any) -> None:
+        self._q, self._native, self.attempts = q, q._native, 0
+
+    def put_now(self, item: Any) -> Any:
+        self.attempts += 1
+        if self.attempts == 2:
+            self._q.stop()
+        assert self.attempts < 10, "stop() did not end the put"
+        raise shmrpc.QueueBusy("a stopped process is in the middle of changing it")
+
+    put_next = put_many_now = put_now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+
+@pytest.mark.parametrize("way", ["put", "put_many"])
+async def test_stop_ends_a_put_that_a_stopped_process_blocks(way: str) -> None:
+    async with shmrpc.queue(OURS) as q:
+        q._native = _BusyQueue(q)  # type: ignore[assignment]
+        with pytest.raises(shmrpc.WaitStopped):
+            await getattr(q, way)([1])
+    with shmrpc.sync.queue(OURS) as blocking:
+        blocking._native = _BusyQueue(blocking)  # type: ignore[assignment]
+        with pytest.raises(shmrpc.WaitStopped):
+            getattr(blocking, way)([1])
+
+
 def test_lost_items_are_reported_once_in_a_process(other: MemberProcess) -> None:
     other.do(f"q = shmrpc.sync.queue({OURS!r}); q.put_many([1, 2, 3])")
     other.kill()

@@ -368,6 +368,17 @@ def test_more_than_any_queue_can_hold_is_not_reserved(size: int) -> None:
         pass
 
 
+@pytest.mark.parametrize("size", [-1, -(2**70), 2**64, 2**70])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+async def test_a_number_of_bytes_that_the_core_does_not_take_is_refused(kind: str, size: int) -> None:
+    with getattr(shmrpc.sync, kind)(OURS, raw=True) as blocking:
+        with pytest.raises(ValueError, match=f"{kind} '{OURS}': expected a number of bytes, 0 or more, .* got {size}"):
+            blocking.reserve(size).__enter__()
+        async with getattr(shmrpc, kind)(OURS, raw=True) as opened:
+            with pytest.raises(ValueError, match=f"got {size}"):
+                await opened.reserve(size).__aenter__()
+
+
 def test_dead_letters_behind_an_unreadable_one_stay_dead_letters() -> None:
     with (
         shmrpc.sync.queue(OURS, max_deliveries=1) as q,

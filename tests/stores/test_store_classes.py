@@ -396,6 +396,14 @@ def test_a_struct_is_known_by_the_members_of_its_enumeration(s: shmrpc.sync.Stor
             struct[wrong] = 1
 
 
+def test_values_of_a_struct_that_are_of_no_member_are_refused(s: shmrpc.sync.Store) -> None:
+    for key in ("errors", 3, -1, None):
+        with pytest.raises(ValueError, match=f"by member of Metrics, got the key {key!r}"):
+            s.struct(Metrics, {Metrics.errors: 5, key: 1})
+    assert "Metrics" not in s
+    assert s.struct(Metrics, {1: 5})[Metrics.errors] == 5
+
+
 def test_a_value_that_is_no_struct_is_refused(s: shmrpc.sync.Store) -> None:
     class Gap(enum.IntEnum):
         one = 1

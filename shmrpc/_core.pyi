@@ -940,7 +940,7 @@ class Queue:
     def reserve_now(self, len: int, body: bytes | None = None) -> Reservation | None:
         """Reserve memory of the queue for an item to fill in place. Returns None if there is no room.
 
-        ``body``, if given, is the body of a value with one buffer of ``len`` bytes.
+        ``body``, if given, is the body of a value with one buffer of ``len`` bytes. Raises QueueShutDown.
         """
 
     def wait_reserve(self, len: int, body: bytes | None, timeout: float | None) -> Reservation | Literal[False] | None:

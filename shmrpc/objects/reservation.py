@@ -91,9 +91,9 @@ class _ReservationBase(Generic[_H, _R]):
         """Return the number of bytes to reserve, and the encoded value without the array's bytes (None for raw bytes).
 
         If the value is too small to be reserved, sets ``_array`` to an array that is copied later, and returns None.
-        Raises TypeError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be sent, what NumPy
-        raises for an invalid shape or dtype, ImportError without NumPy unless the bytes are raw, and the errors of
-        ``_check_can_reserve()``.
+        Raises TypeError or ValueError for a shape that raw bytes cannot have, EncodeError for a dtype that cannot be
+        sent, what NumPy raises for an invalid shape or dtype, ImportError without NumPy unless the bytes are raw, and
+        the errors of ``_check_can_reserve()``.
         """
         handle = self._handle
         handle._check_can_reserve()
@@ -103,7 +103,13 @@ class _ReservationBase(Generic[_H, _R]):
                     f"{handle._object.kind} {handle._object.name!r} has raw bytes: expected a number of bytes, got"
                     f" {self._shape}"
                 )
-            return operator.index(self._shape), None
+            size = operator.index(self._shape)
+            if not 0 <= size < 1 << 64:  # The core checks the limits of the object, but takes no other numbers.
+                raise ValueError(
+                    f"{handle._object.kind} {handle._object.name!r}: expected a number of bytes, 0 or more, that the"
+                    f" {handle._object.kind} can hold, got {size}"
+                )
+            return size, None
         import numpy as np  # Programs without arrays do not need it.
 
         model = np.empty(self._shape, self._dtype)

@@ -48,7 +48,7 @@ class TurnQueue(WaitQueue):
 
         Without a limit (None), QueueBusy of ``attempt`` is retried forever; otherwise it is raised only at the end of
         the timeout. Raises WaitStopped, LocalProtocolError if the object is closed, and what else ``attempt`` raises.
-        ``may_succeed()`` must not stay true while ``attempt()`` finds nothing, or the task would keep the loop forever.
+        While ``may_succeed()`` is true and ``attempt()`` finds nothing, the task yields to the loop after each attempt.
         """
 
         def take_turn() -> bool:
@@ -77,11 +77,11 @@ class TurnQueue(WaitQueue):
                 return None
             try:
                 try:
-                    result = attempt()
+                    result, is_busy = attempt(), False
                 except QueueBusy:
                     if seconds_left(end) == 0:
                         raise
-                    result = None
+                    result, is_busy = None, True
                     await asyncio.sleep(BUSY_RETRY_INTERVAL)
             except BaseException:
                 give_up_turn()
@@ -89,3 +89,8 @@ class TurnQueue(WaitQueue):
             pass_turn()
             if result is not None:
                 return result
+            # The next wait may end at once, without a turn of the loop, and its timer would never fire.
+            if not is_busy:
+                if seconds_left(end) == 0:
+                    return None
+                await asyncio.sleep(0)

@@ -239,7 +239,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
         """Return the result of ``wait(seconds_left)``. Call it again if a stopped process blocks the queue.
 
         ``seconds_left`` is None without a timeout. Also call it again after an empty list. Raises QueueBusy at the end
-        of the timeout, and what ``wait`` raises.
+        of the timeout, WaitStopped, and what ``wait`` raises.
         """
         end = end_of_wait(timeout)
         while True:
@@ -248,6 +248,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
                 if result != []:  # An empty list: another thread or process was quicker.
                     return result
             except QueueBusy:
+                if self._object.is_stopped:
+                    raise wait_stopped_error(self._object) from None
                 if seconds_left(end) == 0:
                     raise
                 time.sleep(BUSY_RETRY_INTERVAL)
@@ -257,7 +259,7 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     ) -> _core.PendingItems | None:
         """Call ``put(argument)`` until no stopped process blocks the queue; return the result.
 
-        Raises QueueBusy at the end of the timeout, and what ``put`` raises. Does not check for :meth:`stop`.
+        Raises QueueBusy at the end of the timeout, WaitStopped, and what ``put`` raises.
         """
         # A function of its own, because a variable that a lambda refers to makes the fast path slower.
         return self._retry_while_busy(lambda _: put(argument), timeout)
@@ -276,8 +278,8 @@ class BlockingQueue(IterableOnly, ContextHandle, QueueBase):
     def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
         """Block until there is memory, and return it.
 
-        Raises QueueFull, WaitStopped, QueueBusy if a stopped process blocks it, and ValueError for too many bytes. Does
-        not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        Raises QueueFull, QueueShutDown, WaitStopped, QueueBusy if a stopped process blocks it, and ValueError for too
+        many bytes.
         """
         reservation = self._retry_while_busy(functools.partial(self._native.wait_reserve, size, body), timeout)
         if reservation is None:

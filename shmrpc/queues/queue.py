@@ -19,6 +19,7 @@ from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import AsyncContextHandle
 from shmrpc.objects.reservation import AsyncReservation
 from shmrpc.objects.turn_queue import BUSY_RETRY_INTERVAL, TurnQueue
+from shmrpc.objects.wait_queue import wait_stopped_error
 from shmrpc.objects.yield_budget import LoopYielder
 from shmrpc.queues.claim import Claim
 from shmrpc.queues.outstanding_claims import WARN_AFTER, OutstandingClaims
@@ -199,11 +200,13 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
     async def _retry_while_busy(self, attempt: Callable[[], _T], timeout: float | None) -> _T:
         """Retry an attempt while a stopped process blocks it; return its result.
 
-        Sleeps first, because the caller has just met QueueBusy. Raises QueueBusy after the timeout, and what
-        ``attempt`` raises. Does not check for :meth:`stop`.
+        Sleeps first, because the caller has just met QueueBusy. Raises QueueBusy after the timeout, WaitStopped, and
+        what ``attempt`` raises.
         """
         end = end_of_wait(timeout)
         while True:
+            if self._object.is_stopped:
+                raise wait_stopped_error(self._object)
             await asyncio.sleep(BUSY_RETRY_INTERVAL)
             try:
                 return attempt()
@@ -222,9 +225,9 @@ class Queue(AsyncIterableOnly, AsyncContextHandle, LoopYielder, QueueBase):
         await self.put(value, timeout)
 
     async def _reserve(self, size: int, body: bytes | None, timeout: float | None) -> _core.Reservation:
-        """Wait for memory, and return it. Raises QueueFull, QueueBusy, WaitStopped, and ValueError for too many bytes.
+        """Wait for memory, and return it.
 
-        Does not check for a shutdown, which only _check_can_reserve() and _commit() do.
+        Raises QueueFull, QueueShutDown, QueueBusy, WaitStopped, and ValueError for too many bytes.
         """
         reservation = None
         with contextlib.suppress(QueueBusy):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from shmrpc.basics.checks import check_whole, public_class, public_name
 from shmrpc.basics.drivers import ThreadsOnly
@@ -56,13 +57,15 @@ class MemoryBase(ContextHandle):
         """
         return memoryview(self._object.bytes())
 
-    def array(self, shape: int | Sequence[int], dtype: Any = "u1", offset: int = 0) -> np.ndarray[Any, Any]:
+    def array(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any = "u1", offset: int = 0
+    ) -> np.ndarray[Any, Any]:
         """Return a NumPy array of this shape and dtype over the memory, from byte ``offset`` on.
 
         The array is writable, and shares the bytes with :attr:`buf`: no copy is made. Raises ValueError if the array is
         not within the memory, if a length is negative, or if the dtype has Python objects; LocalProtocolError if the
-        memory is closed; TypeError for an invalid dtype, or a shape that is no int or sequence; and ImportError without
-        NumPy.
+        memory is closed; TypeError for an invalid dtype, or a shape that is no whole number (also one of NumPy's) or
+        sequence of these; and ImportError without NumPy.
         """
         import numpy as np  # Programs without arrays do not need it.
 
@@ -71,7 +74,10 @@ class MemoryBase(ContextHandle):
             raise ValueError(
                 f"memory {self.name!r}: an array of {kind} has Python objects, which no other process can see"
             )
-        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        try:
+            lengths: tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
+        except TypeError:
+            lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
         if any(length < 0 for length in lengths):
             raise ValueError(f"memory {self.name!r}: expected lengths of 0 or more, got shape {lengths}")
         needed = offset + math.prod(lengths) * kind.itemsize

@@ -112,12 +112,11 @@ def shared(*, open: bool = False) -> Callable[[_C], _C]: ...
 def shared(cls: Any = None, /, *, open: bool = False) -> Any:
     """Mark a class, so that stores can hold its instances; in a store, its methods work on the shared memory.
 
-    Returns the class. A class with annotations becomes a dataclass, unless it has ``__slots__`` or a dataclass as its
-    base: then decorate it as a dataclass first, or its own annotations are no fields. The fields are those of the
-    dataclass, or its ``__slots__``. With ``open``, instances may also have other attributes, each of which is shared
-    too. Other processes find the class by its module and name, so they must be able to import it. Raises TypeError for
-    an Enum, and for a class that has no fields and is not open, or whose base classes have state that a store would
-    lose.
+    Returns the class. A class with annotations becomes a dataclass, unless it has ``__slots__``: then decorate it as a
+    dataclass first, or its own annotations are no fields. The fields are those of the dataclass, or its ``__slots__``.
+    With ``open``, instances may also have other attributes, each of which is shared too. Other processes find the class
+    by its module and name, so they must be able to import it. Raises TypeError for an Enum, and for a class that has no
+    fields and is not open, or whose base classes have state that a store would lose.
     """
     if cls is None:
         return lambda cls: _mark_shared(cls, open)
@@ -129,8 +128,11 @@ def _mark_shared(cls: Any, is_open: bool) -> Any:
     if not isinstance(cls, type):
         raise TypeError(f"shared: expected a class, got {cls!r}")
     _check_bases(cls)
-    if not dataclasses.is_dataclass(cls) and inspect.get_annotations(cls) and not hasattr(cls, "__slots__"):
-        cls = dataclasses.dataclass(cls)
+    own, base = cls.__dict__, getattr(cls, "__dataclass_params__", None)
+    has_slots = hasattr(cls, "__slots__") if base is None else "__slots__" in own
+    if "__dataclass_fields__" not in own and inspect.get_annotations(cls) and not has_slots:
+        # Only a frozen dataclass can be derived from a frozen one.
+        cls = dataclasses.dataclass(cls, frozen=base is not None and base.frozen)
     _register(SharedClass(cls, _fields_of(cls, is_open), is_open))
     allow_instance(cls)
     return cls

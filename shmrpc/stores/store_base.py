@@ -223,16 +223,19 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         """Return the struct whose fields are numbered by the members of an enumeration.
 
         The key of the struct in the store is the name of the enumeration. The first call makes the struct with
-        ``values``, by member, and with 0 for all other fields; other keys of ``values`` are ignored, and so are all
-        ``values`` of a later call. Raises TypeError if the key has another value, or ``fields`` is no IntEnum whose
-        members are 0, 1, 2 and so on.
+        ``values``, by member, and with 0 for all other fields; all ``values`` of a later call are ignored. Raises
+        ValueError for a key of ``values`` that is no member, and TypeError if the key has another value, or ``fields``
+        is no IntEnum whose members are 0, 1, 2 and so on.
         """
         shared_class = struct_class(fields)
+        given = dict(values or {})
+        for each in given:
+            if each not in set(fields):
+                raise ValueError(f"struct: expected values by member of {fields.__qualname__}, got the key {each!r}")
         key = fields.__name__
         if key not in self:
             with self._store_context.transaction():
                 if key not in self:
-                    given = dict(values or {})
                     self[key] = NewStruct(shared_class, [given.get(member, 0) for member in sorted(fields)])
         value = self[key]
         if not isinstance(value, SharedStruct) or value._shared_class is not shared_class:

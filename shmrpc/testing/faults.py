@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from shmrpc.basics.checks import check_count
 from shmrpc.client.common.requests import find_endpoint
 from shmrpc.errors import ConnectionLost, ShmrpcError
 from shmrpc.transport.connection import CloseReason, Connection, Dial, Frame, OnEnd, OnFrame
@@ -54,8 +55,8 @@ class Faults:
     to a :meth:`delay`. A frame of many calls, such as that of ``client.map()``, counts as one call; the frame of
     ``client.batch()`` has no endpoint. Several clients of one service may share the same faults.
 
-    :meth:`delay`, :meth:`drop` and :meth:`fail` raise ValueError for a number out of range, and EndpointNotFound for an
-    endpoint that a connected service lacks.
+    :meth:`delay`, :meth:`drop` and :meth:`fail` raise TypeError or ValueError for an invalid number, and
+    EndpointNotFound for an endpoint that a connected service lacks.
     """
 
     def __init__(self) -> None:
@@ -107,9 +108,12 @@ class Faults:
         self._queue.clear()
 
     def _add(self, rule: _Fault) -> None:
-        """Add a fault. Raises ValueError for a count below 1, EndpointNotFound for an unknown endpoint."""
-        if rule.times < 1:
-            raise ValueError(f"times: expected 1 or more, got {rule.times}")
+        """Add a fault.
+
+        Raises TypeError for a count that is no whole number, ValueError for one below 1, and EndpointNotFound for an
+        unknown endpoint.
+        """
+        rule.times = check_count("times", rule.times, 1)
         self._check_endpoint(rule.endpoint)
         self._queue.append(rule)
 

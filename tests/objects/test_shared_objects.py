@@ -735,6 +735,23 @@ def test_a_memory_is_seen_by_all_as_bytes_and_arrays(other: MemberProcess) -> No
                 frame.array(shape)
 
 
+def test_an_array_of_a_memory_takes_the_shapes_that_numpy_takes() -> None:
+    with shmrpc.sync.memory(OURS, 100) as memory:
+        shapes: dict[Any, tuple[int, ...]] = {
+            np.int64(5): (5,),
+            (np.int64(2), 3): (2, 3),
+            np.uint8(7): (7,),
+        }
+        for shape, expected in shapes.items():
+            assert memory.array(shape).shape == expected
+        assert memory.array(np.array([2, 3])).shape == (2, 3)
+        with pytest.raises(ValueError, match="has 100 bytes"):
+            memory.array((np.int64(1 << 40), np.int64(1 << 40)))
+        for wrong in (1.5, "ab", (1.5,), None, np.float64(3)):
+            with pytest.raises(TypeError):
+                memory.array(wrong)  # type: ignore[arg-type]
+
+
 def test_views_can_be_read_after_the_name_is_gone() -> None:
     frame = shmrpc.memory("frame", 100)
     view, array = frame.buf, frame.array(100)

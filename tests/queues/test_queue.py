@@ -28,7 +28,9 @@ import pytest
 import shmrpc
 import shmrpc.sync
 from shmrpc.host import cleanup
+from shmrpc.objects.turn_queue import TurnQueue
 from shmrpc.queues import blocking_queue, queue
+from shmrpc.queues.queue_base import ROOM
 from tests.helpers.member_process import MemberProcess
 from tests.helpers.server_process import InThread, eventually
 
@@ -364,6 +366,17 @@ def test_raw_bytes_go_without_an_encoder() -> None:
 def test_more_than_any_queue_can_hold_is_not_reserved(size: int) -> None:
     with shmrpc.sync.queue(OURS, raw=True) as q, pytest.raises(ValueError, match="may ever hold"), q.reserve(size):
         pass
+
+
+@pytest.mark.parametrize("size", [-1, -(2**70), 2**64, 2**70])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+async def test_a_number_of_bytes_that_the_core_does_not_take_is_refused(kind: str, size: int) -> None:
+    with getattr(shmrpc.sync, kind)(OURS, raw=True) as blocking:
+        with pytest.raises(ValueError, match=f"{kind} '{OURS}': expected a number of bytes, 0 or more, .* got {size}"):
+            blocking.reserve(size).__enter__()
+        async with getattr(shmrpc, kind)(OURS, raw=True) as opened:
+            with pytest.raises(ValueError, match=f"got {size}"):
+                await opened.reserve(size).__aenter__()
 
 
 def test_dead_letters_behind_an_unreadable_one_stay_dead_letters() -> None:
@@ -957,6 +970,86 @@ def test_nothing_is_reserved_once_nothing_can_be_put(q: shmrpc.sync.Queue) -> No
     for size in (10, 1_000_000):
         with pytest.raises(shmrpc.QueueShutDown), q.reserve(size):
             raise AssertionError("it was entered")
+
+
+async def test_a_shutdown_ends_a_task_that_waits_to_reserve() -> None:
+    async with shmrpc.queue(OURS, raw=True, max_memory="64KiB") as q:
+        await q.put(b"x" * 50_000)
+
+        async def reserve() -> None:
+            async with q.reserve(40_000, timeout=LONG):
+                raise AssertionError("it was entered")
+
+        waiting = asyncio.ensure_future(reserve())
+        while not q.stats().putters:
+            await asyncio.sleep(0)
+        q.shutdown()
+        with pytest.raises(shmrpc.QueueShutDown):
+            await waiting
+
+
+def test_a_shutdown_ends_a_thread_that_waits_to_reserve() -> None:
+    with shmrpc.sync.queue(OURS, raw=True, max_memory="64KiB") as q:
+        q.put(b"x" * 50_000)
+
+        def reserve() -> None:
+            with q.reserve(40_000, timeout=LONG):
+                raise AssertionError("it was entered")
+
+        waiting = InThread(reserve)
+        assert eventually(lambda: q.stats().putters == 1)
+        q.shutdown()
+        assert isinstance(waiting.join(), shmrpc.QueueShutDown)
+
+
+async def test_a_task_whose_attempts_fail_while_its_hint_is_true_lets_the_loop_turn() -> None:
+    async with shmrpc.queue(OURS) as q:
+        turns, attempts = q._wait_queue(ROOM, TurnQueue), 0
+        is_due = asyncio.Event()
+        asyncio.get_running_loop().call_soon(is_due.set)
+
+        def attempt() -> bool | None:
+            nonlocal attempts
+            attempts += 1
+            assert attempts < 100, "the loop did not turn"
+            return is_due.is_set() or None
+
+        assert await turns.try_in_turn(lambda: False, lambda: True, attempt, lambda: None, None)
+        attempts = 0
+        is_due.clear()
+        assert await turns.try_in_turn(lambda: False, lambda: True, attempt, lambda: None, 0) is None
+        assert attempts == 1
+
+
+class _BusyQueue:
+    """The native part of a queue that a stopped process blocks. Stops a handle at the second attempt to put."""
+
+    def __init__(self, q: Any) -> None:
+        self._q, self._native, self.attempts = q, q._native, 0
+
+    def put_now(self, item: Any) -> Any:
+        self.attempts += 1
+        if self.attempts == 2:
+            self._q.stop()
+        assert self.attempts < 10, "stop() did not end the put"
+        raise shmrpc.QueueBusy("a stopped process is in the middle of changing it")
+
+    put_next = put_many_now = put_now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+
+@pytest.mark.parametrize("way", ["put", "put_many"])
+async def test_stop_ends_a_put_that_a_stopped_process_blocks(way: str) -> None:
+    async with shmrpc.queue(OURS) as q:
+        q._native = _BusyQueue(q)  # type: ignore[assignment]
+        with pytest.raises(shmrpc.WaitStopped):
+            await getattr(q, way)([1])
+    with shmrpc.sync.queue(OURS) as blocking:
+        blocking._native = _BusyQueue(blocking)  # type: ignore[assignment]
+        with pytest.raises(shmrpc.WaitStopped):
+            getattr(blocking, way)([1])
 
 
 def test_lost_items_are_reported_once_in_a_process(other: MemberProcess) -> None:

@@ -111,6 +111,40 @@ class SlottedData:
     more: dict[str, int] = field(default_factory=dict)
 
 
+@shmrpc.shared
+class Undecorated:
+    """A class that becomes a dataclass."""
+
+    x: int = 0
+    y: int = 3
+
+
+@shmrpc.shared
+class Derived(Undecorated):
+    """A class with annotations of its own and a dataclass as its base."""
+
+    mana: int = 10
+
+
+@shmrpc.shared
+class WithoutAnnotations(Undecorated):
+    """A class with a dataclass as its base and no annotations of its own."""
+
+
+@shmrpc.shared
+class DerivedFromSlots(SlottedData):
+    """A class with annotations of its own and a dataclass with slots as its base."""
+
+    z: int = 0
+
+
+@shmrpc.shared
+class DerivedFromFrozen(Point):  # type: ignore[misc]
+    """A class with annotations of its own and a frozen dataclass as its base."""
+
+    z: float = 0.0
+
+
 @shmrpc.shared(open=True)
 class Open:
     """A class that takes new attributes."""

@@ -25,6 +25,9 @@ from tests.stores.shared_classes import (
     Called,
     Checked,
     Clashing,
+    Derived,
+    DerivedFromFrozen,
+    DerivedFromSlots,
     Mage,
     Metrics,
     Node,
@@ -37,6 +40,7 @@ from tests.stores.shared_classes import (
     SlottedData,
     Square,
     Unmarked,
+    WithoutAnnotations,
 )
 from tests.stores.stored_types import Caching, Colour, Coloured, Level, OpenCaching, State
 
@@ -356,6 +360,21 @@ def test_a_class_of_a_transaction_that_comes_to_nothing_is_known_afterwards(s: s
     assert s.copy() == {"two": Second(2, 3), "one": First(1)}
 
 
+def test_annotations_of_a_class_derived_from_a_dataclass_are_fields(s: shmrpc.sync.Store) -> None:
+    s["it"] = Derived(2, mana=5)
+    assert s["it"].copy() == Derived(2, 3, 5)
+    s["it"].mana += 1
+    assert (s["it"].x, s["it"].y, s["it"].mana) == (2, 3, 6)
+    s["slots"] = DerivedFromSlots(1, z=7)
+    assert s["slots"].copy() == DerivedFromSlots(1, {}, 7)
+    s["frozen"] = DerivedFromFrozen(1.0, 2.0, 3.0)
+    assert s["frozen"].copy() == DerivedFromFrozen(1.0, 2.0, 3.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        s["frozen"].z = 4.0
+    s["unchanged"] = WithoutAnnotations(4)
+    assert s["unchanged"].copy() == WithoutAnnotations(4)
+
+
 # --- structs ---
 
 
@@ -375,6 +394,14 @@ def test_a_struct_is_known_by_the_members_of_its_enumeration(s: shmrpc.sync.Stor
             struct[wrong]
         with pytest.raises((IndexError, OverflowError)):
             struct[wrong] = 1
+
+
+def test_values_of_a_struct_that_are_of_no_member_are_refused(s: shmrpc.sync.Store) -> None:
+    for key in ("errors", 3, -1, None):
+        with pytest.raises(ValueError, match=f"by member of Metrics, got the key {key!r}"):
+            s.struct(Metrics, {Metrics.errors: 5, key: 1})
+    assert "Metrics" not in s
+    assert s.struct(Metrics, {1: 5})[Metrics.errors] == 5
 
 
 def test_a_value_that_is_no_struct_is_refused(s: shmrpc.sync.Store) -> None:

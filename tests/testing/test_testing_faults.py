@@ -174,6 +174,9 @@ async def test_a_fault_that_would_never_come_is_refused() -> None:
             faults.delay(1, endpoint="wayt")
     with pytest.raises(ValueError, match="times: expected 1 or more, got 0"):
         faults.drop(0)
+    for add in (faults.drop, lambda times: faults.fail(ValueError(), times)):
+        with pytest.raises(TypeError, match="times: expected a whole number, got 1.5"):
+            add(1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="delay: expected seconds"):
         faults.delay(-1)
     with pytest.raises(TypeError, match="expected an exception"):

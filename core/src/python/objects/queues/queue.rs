@@ -328,7 +328,7 @@ impl Queue {
     }
 
     /// Reserves memory of the queue for an item that the program fills in place: raw bytes, or with `body` the only
-    /// buffer of the value with this body. Returns None if there is no room now.
+    /// buffer of the value with this body. Returns None if there is no room now. Raises QueueShutDown.
     #[pyo3(signature = (len, body = None))]
     fn reserve_now(
         &self,
@@ -336,7 +336,7 @@ impl Queue {
         len: u64,
         body: Option<&[u8]>,
     ) -> PyResult<Option<Reservation>> {
-        self.check_open(py)?;
+        self.check_may_put(py)?;
         let request = ReservationRequest::new(len, body)?;
         let membership = &self.membership;
         let chunk = attempt(py, membership, |timeout| {
@@ -348,8 +348,8 @@ impl Queue {
             .transpose()
     }
 
-    /// Does what `reserve_now` does, and waits in a thread for room. Returns False after the timeout, None if waits
-    /// were stopped.
+    /// Does what `reserve_now` does, and waits in a thread for room, until the queue is shut down. Returns False after
+    /// the timeout, None if waits were stopped.
     #[pyo3(signature = (len, body, timeout))]
     fn wait_reserve<'py>(
         &self,
@@ -360,9 +360,14 @@ impl Queue {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let request = ReservationRequest::new(len, body)?;
         let membership = &self.membership;
-        let reserve = || request.reserve(membership, OWNER_LOCK_TIMEOUT);
+        // `Some(None)`, which ends the wait, once the queue is shut down.
+        let reserve = || match membership.is_shut_down()? {
+            true => Ok(Some(None)),
+            false => Ok(request.reserve(membership, OWNER_LOCK_TIMEOUT)?.map(Some)),
+        };
         match wait_for(py, self.queue(), ROOM, timeout, reserve)? {
-            Ok(chunk) => {
+            Ok(None) => Err(shut_down_error(py, membership)),
+            Ok(Some(chunk)) => {
                 let reservation = request.write_to(py, (&self.object, membership), chunk)?;
                 py.check_signals()?; // A handler may raise: the memory is freed then.
                 Ok(Some(Bound::new(py, reservation)?.into_any()))

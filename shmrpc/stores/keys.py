@@ -14,13 +14,15 @@ from shmrpc.stores.packing import builtin_base, builtin_value
 
 #: The types of datetime. A derived class may have its own comparison.
 _TIMES: Final = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone})
+#: The most digits of a Decimal before the point, and after it: its fraction is computed within milliseconds.
+_MAX_DECIMAL_DIGITS: Final = 100_000
 
 
 def plain_equivalent(key: Any) -> Any:
     """Return the int, float, bool, str or bytes that equals a key, or else the key itself.
 
-    Raises TypeError for a key whose class has its own comparison, for a signaling NaN, and for a NumPy scalar that
-    equals no plain value.
+    Raises TypeError for a key whose class has its own comparison, for a signaling NaN, for a Decimal with too many
+    digits, and for a NumPy scalar that equals no plain value.
     """
     kind = type(key)
     if kind is decimal.Decimal:
@@ -40,11 +42,19 @@ def plain_equivalent(key: Any) -> Any:
 def _plain_decimal(key: decimal.Decimal) -> Any:
     """Return the int or float that equals a Decimal, or else the Decimal itself.
 
-    Raises TypeError for a signaling NaN.
+    Raises TypeError for a signaling NaN, and for a Decimal with too many digits.
     """
     if not key.is_finite():
         hash(key)  # Raises Python's error for a signaling NaN.
         return float(key)
+    if not key:
+        return 0
+    digits = max(key.adjusted() + 1, -int(key.as_tuple().exponent))
+    if digits > _MAX_DECIMAL_DIGITS:
+        raise TypeError(
+            f"a key of a store cannot be a Decimal with {digits} digits before or after the point: expected at most"
+            f" {_MAX_DECIMAL_DIGITS}"
+        )
     if key == key.to_integral_value():
         return int(key)
     nearest = float(key)

@@ -690,6 +690,17 @@ def test_an_invalid_key_is_refused(s: shmrpc.sync.Store, key: Any) -> None:
     assert key.__hash__ is None or len(s) == 0
 
 
+@pytest.mark.parametrize("text", ["1e999999999", "-1e999999999", "1e-999999999", "1.5e-100000"])
+def test_a_decimal_with_too_many_digits_is_no_key(s: shmrpc.sync.Store, text: str) -> None:
+    s["it"] = {decimal.Decimal("1e99999"): 1, decimal.Decimal("1e-99999"): 2, decimal.Decimal("0e999999999"): 3}
+    assert (s["it"][10**99999], s["it"][decimal.Decimal("10e-100000")], s["it"][0]) == (1, 2, 3)
+    for key in (decimal.Decimal(text), (1, decimal.Decimal(text))):
+        with pytest.raises(TypeError, match="digits before or after the point"):
+            s["it"][key] = 4
+        with pytest.raises(TypeError, match="digits before or after the point"):
+            key in s["it"]  # noqa: B015
+
+
 def test_the_first_of_equal_keys_stays(s: shmrpc.sync.Store) -> None:
     s["it"] = {1: "a", "x": 0}
     s["it"][True] = "b"

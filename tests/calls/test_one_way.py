@@ -10,6 +10,7 @@ import pytest
 
 import shmrpc
 from shmrpc.server import call_runner, slow_path
+from shmrpc.wire.failure import encode_failure
 from tests.helpers.server_process import PATIENCE, eventually_in_loop
 
 service = shmrpc.Service("tested.one.way")
@@ -84,9 +85,13 @@ async def test_a_one_way_call_that_fails_is_logged(caplog: pytest.LogCaptureFixt
 async def test_a_one_way_call_that_is_rejected_before_it_begins_is_logged_alone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[int] = []
-    encode_failure = call_runner.encode_failure
-    monkeypatch.setattr(call_runner, "encode_failure", lambda *args: sent.append(1) or encode_failure(*args))
+    sent: list[Any] = []
+
+    def encode(*arguments: Any) -> Any:
+        sent.append(arguments)
+        return encode_failure(*arguments)
+
+    monkeypatch.setattr(call_runner, "encode_failure", encode)
     async with shmrpc.serve(service), shmrpc.connect(service, timeout=PATIENCE) as client:
         with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
             patched.setattr(call_runner, "host_nanoseconds", lambda: 1 << 62)  # Past all deadlines.

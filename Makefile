@@ -122,7 +122,7 @@ sanitize: tools  ## The core's tests under AddressSanitizer and ThreadSanitizer;
 fuzz: tools  ## Fuzzing, guided by coverage, of the code that reads a hostile peer's bytes: FUZZ_SECONDS (60) per target. Needs nightly Rust.
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || { echo "nightly Rust is missing: rustup toolchain install nightly"; exit 1; }
 	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
-	for target in ring parcel release extent_updates shared_heap names queue topic store; do \
+	for target in ring parcel release extent_updates shared_heap objects queue topic store; do \
 		mkdir -p core/fuzz/target/found/$$target && \
 		$(CARGO) +nightly fuzz run --fuzz-dir core/fuzz $$target core/fuzz/target/found/$$target core/fuzz/corpus/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -max_len=600 -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 || exit 1; \

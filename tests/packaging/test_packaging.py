@@ -36,6 +36,15 @@ def test_the_version_stands_in_one_way_everywhere() -> None:
     assert f"## {shmrpc.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_each_fuzz_target_has_a_corpus_and_is_run() -> None:
+    fuzz = ROOT / "core" / "fuzz"
+    targets = {path.stem for path in (fuzz / "fuzz_targets").glob("*.rs")}
+    named = {each["name"] for each in tomllib.loads((fuzz / "Cargo.toml").read_text())["bin"]}
+    [run] = re.findall(r"for target in ([\w ]+); do", (ROOT / "Makefile").read_text())
+    corpora = {path.name for path in (fuzz / "corpus").iterdir()}
+    assert targets == named == set(run.split()) == corpora
+
+
 def test_without_the_gil_the_core_asks_for_it() -> None:
     """A module that declares nothing counts as one that needs none. A CPython with a GIL does not look."""
     sources = (ROOT / "core" / "src" / "python").glob("*.rs")

@@ -722,7 +722,7 @@ fn releases_without_a_loan() {
 #[test]
 fn corrupt_extent_updates() {
     let before = open_memfds();
-    scripts("news", 6, scaled(2_000, 20_000), hostile::extent_updates);
+    scripts("extent_updates", 6, scaled(2_000, 20_000), hostile::extent_updates);
     // Other tests have some open meanwhile, but not for each script.
     assert!(open_memfds() < before + 200, "descriptors stay open");
 }
@@ -1051,7 +1051,7 @@ fn the_corpus_of_the_fuzzer_causes_no_failure() {
         ("ring", hostile::ring),
         ("parcel", hostile::parcel),
         ("release", hostile::release),
-        ("news", hostile::extent_updates),
+        ("extent_updates", hostile::extent_updates),
         ("shared_heap", hostile::shared_heap::shared_heap),
         ("objects", hostile::objects::objects),
         ("queue", hostile::queue::queue),

@@ -722,7 +722,12 @@ fn releases_without_a_loan() {
 #[test]
 fn corrupt_extent_updates() {
     let before = open_memfds();
-    scripts("extent_updates", 6, scaled(2_000, 20_000), hostile::extent_updates);
+    scripts(
+        "extent_updates",
+        6,
+        scaled(2_000, 20_000),
+        hostile::extent_updates,
+    );
     // Other tests have some open meanwhile, but not for each script.
     assert!(open_memfds() < before + 200, "descriptors stay open");
 }

@@ -45,13 +45,3 @@ host_nanoseconds: Callable[[], int] = _choose_clock()
 def seconds_until(deadline: int) -> float:
     """Return the seconds until an instant of the host's clock; negative once it has passed."""
     return (deadline - host_nanoseconds()) / 1e9
-
-
-def end_of_wait(timeout: float | None) -> float | None:
-    """Return the time of ``time.monotonic()`` at which a wait of ``timeout`` seconds ends; None for no limit."""
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def seconds_left(end: float | None) -> float | None:
-    """Return the seconds until ``end``, a time of ``time.monotonic()``, at least 0; None for no limit."""
-    return None if end is None else max(0.0, end - time.monotonic())

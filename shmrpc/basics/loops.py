@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.events import _get_running_loop, _set_running_loop
-from typing import Any
+from typing import Any, Final
 
 from shmrpc.errors import LocalProtocolError
 
@@ -20,24 +20,22 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-if sys.version_info >= (3, 14):  # The current task is recorded beside the running loop, and no longer within the loop.
+#: True if asyncio records the current task beside the running loop, so that both have to be hidden. Each loop had a
+#: current task of its own before CPython 3.14.
+HIDES_TASKS: Final = sys.version_info >= (3, 14)
 
-    def hide_task(loop: asyncio.AbstractEventLoop | None) -> Any:
-        """Hide the task in which the running loop executes this call; return it for :func:`show_task`."""
-        return None if loop is None else asyncio.tasks._swap_current_task(loop, None)  # type: ignore[attr-defined]
 
-    def show_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> None:
-        """Show a task again that was hidden. Call this once ``loop`` is the running loop again."""
-        if task is not None:
-            asyncio.tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
+def hide_task(loop: asyncio.AbstractEventLoop | None) -> Any:
+    """Hide the current task of the running loop; return it for :func:`show_task`. None: there was nothing to hide."""
+    if loop is None or not HIDES_TASKS:
+        return None
+    return asyncio.tasks._swap_current_task(loop, None)  # type: ignore[attr-defined]
 
-else:
 
-    def hide_task(loop: asyncio.AbstractEventLoop | None) -> Any:
-        """Do nothing: another loop has a current task of its own."""
-
-    def show_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> None:
-        """Do nothing, as :func:`hide_task`."""
+def show_task(loop: asyncio.AbstractEventLoop | None, task: Any) -> None:
+    """Show a hidden task again; do nothing for None. Call this once ``loop`` is the running loop again."""
+    if task is not None:
+        asyncio.tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
 
 
 #: The running loop and its current task, which :func:`hide_loop` has hidden.

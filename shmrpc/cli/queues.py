@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from shmrpc import sync
-from shmrpc.basics.clock import end_of_wait, seconds_left
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.cli.exit_codes import NOT_AVAILABLE, CommandFailed
 from shmrpc.cli.items import parse_items
 from shmrpc.cli.object_reports import find_reports, wrong_kind_error

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from shmrpc.basics.clock import end_of_wait, seconds_left
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.errors import QueueBusy
 from shmrpc.objects.wait_queue import WaitQueue
 

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, ParamSpec, SupportsIndex, TypeVar, Unpa
 from shmrpc.basics.checks import public_class
 from shmrpc.basics.drivers import ThreadsOnly
 from shmrpc.basics.green_threads import check_threads
+from shmrpc.basics.timeouts import end_of_wait
 from shmrpc.errors import LocalProtocolError
 from shmrpc.pools.factory import PoolOptions, pool
 from shmrpc.pools.inline_pool import InlinePool
@@ -178,7 +179,7 @@ class BlockingPool(ThreadsOnly, concurrent.futures.Executor):
         self._check_open()
         if chunksize < 1:
             raise ValueError(f"chunksize: expected 1 or more, got {chunksize}")
-        end = None if timeout is None else time.monotonic() + timeout
+        end = end_of_wait(timeout)
         if len(iterables) == 1:
             columns: Sequence[Iterable[Any]] = [list(iterables[0])]
         else:

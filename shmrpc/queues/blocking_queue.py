@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class, public_name
-from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import IterableOnly
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.errors import QueueBusy, QueueEmpty, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import ContextHandle

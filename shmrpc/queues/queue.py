@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shmrpc import _core
 from shmrpc.basics.checks import check_many, public_class
-from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import AsyncIterableOnly, NotForWith
 from shmrpc.basics.loops import running_loop
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.errors import QueueBusy, QueueShutDown
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import AsyncContextHandle

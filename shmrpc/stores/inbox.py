@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NoReturn, Protocol
 
-from shmrpc.basics.clock import end_of_wait, seconds_left
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.errors import ShmrpcError
 from shmrpc.objects.arguments import check_timeout
 from shmrpc.objects.wait_queue import WaitQueue, undo_nothing

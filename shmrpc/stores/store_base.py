@@ -228,9 +228,9 @@ class StoreBase(_core.Store, StoreHandle, DictMethods):
         is no IntEnum whose members are 0, 1, 2 and so on.
         """
         shared_class = struct_class(fields)
-        given = dict(values or {})
+        given, members = dict(values or {}), set(fields)
         for each in given:
-            if each not in set(fields):
+            if each not in members:
                 raise ValueError(f"struct: expected values by member of {fields.__qualname__}, got the key {each!r}")
         key = fields.__name__
         if key not in self:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol, Self
 
 from shmrpc import _core
-from shmrpc.basics.clock import end_of_wait, seconds_left
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.errors import LocalProtocolError, StoreBusy, WaitTimeout
 from shmrpc.objects.wait_queue import WaitQueue, wait_stopped_error
 

@@ -7,9 +7,9 @@ from typing import Literal
 
 from shmrpc import _core
 from shmrpc.basics.checks import public_class, public_name
-from shmrpc.basics.clock import end_of_wait, seconds_left
 from shmrpc.basics.drivers import IterableOnly
 from shmrpc.basics.renamed import renamed_options
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 from shmrpc.objects.arguments import check_item_count, check_timeout
 from shmrpc.objects.handle import ContextHandle
 from shmrpc.objects.wait_queue import wait_stopped_error

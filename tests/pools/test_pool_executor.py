@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import shmrpc
-from shmrpc.pools import blocking_pool
+from shmrpc.basics import timeouts
 from tests.helpers import pool_tasks as tasks
 from tests.helpers.server_process import eventually
 from tests.pools import pool_values as values
@@ -179,7 +179,7 @@ def map_long_ago(
 ) -> Iterator[Any]:
     """Return the iterator of a map() that was called long before now, and whose timeout has passed."""
     with monkeypatch.context() as patched:
-        patched.setattr(blocking_pool, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - 1000))
+        patched.setattr(timeouts, "time", SimpleNamespace(monotonic=lambda: time.monotonic() - 1000))
         return executor.map(function, [item], timeout=500)
 
 

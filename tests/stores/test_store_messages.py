@@ -588,7 +588,7 @@ async def test_a_receiver_whose_messages_others_take_stops_at_its_timeout(
     wait: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = AlwaysTaken()
-    monkeypatch.setattr("shmrpc.basics.clock.time", store)
+    monkeypatch.setattr("shmrpc.basics.timeouts.time", store)
     with pytest.raises(shmrpc.WaitTimeout, match="^within 1 s$"):
         if wait == "read in a loop":
             await Inbox(store).read(1.0)  # type: ignore[arg-type]

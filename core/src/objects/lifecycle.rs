@@ -166,7 +166,7 @@ pub(super) fn leave(object: &dyn Object, remove: &dyn Fn(&LockFile), timeout: Du
             remove(lock_file);
         }
     }
-    membership.members().mark_left(); // Also without the entry lock.
+    membership.members().detach(); // Also without the entry lock.
     lock_file.close();
     membership.close_file();
     object.close_files();

@@ -7,11 +7,11 @@ import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable
 from typing import Final
 
 from shmrpc.basics.green_threads import new_poll
+from shmrpc.basics.timeouts import end_of_wait, seconds_left
 
 #: Seconds to wait for the end of a process that was killed.
 _KILL_SECONDS: Final = 5.0
@@ -80,13 +80,11 @@ def wait_readable(descriptor: int, timeout: float | None) -> bool:
     """Wait until a descriptor is readable, at most ``timeout`` seconds (None: no limit); return True if it is."""
     poll = new_poll()
     poll.register(descriptor, select.POLLIN)
-    if timeout is None:
-        return bool(poll.poll(None))
-    end = time.monotonic() + timeout
+    end = end_of_wait(timeout)
     while True:
-        milliseconds = max(0.0, timeout) * 1e3
-        if poll.poll(min(milliseconds, _MAX_POLL_MILLISECONDS)):
+        left = seconds_left(end)
+        milliseconds = None if left is None else min(left * 1e3, _MAX_POLL_MILLISECONDS)
+        if poll.poll(milliseconds):
             return True
-        if milliseconds <= _MAX_POLL_MILLISECONDS:
+        if milliseconds is not None and milliseconds < _MAX_POLL_MILLISECONDS:
             return False
-        timeout = end - time.monotonic()

@@ -14,10 +14,10 @@ import time
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Generator, Iterator
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from shmrpc import _core
-from shmrpc.basics.loops import hide_task, show_task
+from shmrpc.basics.loops import HIDES_TASKS, hide_task, show_task
 from shmrpc.errors import DecodeError, ShmrpcError
 from shmrpc.host.standard_descriptors import keep_standard_descriptors
 from shmrpc.pools.transfer import log_forwarding, shared_values
@@ -34,9 +34,6 @@ from shmrpc.pools.worker.current_worker import (
 from shmrpc.service.service import Service
 from shmrpc.streams.sending import ContextSource
 from shmrpc.values.pickling import LazyPickle
-
-#: True if a task has to be hidden as well as its loop.
-_HIDES_TASKS: Final = sys.version_info >= (3, 14)
 
 
 class _OutsideLoop:
@@ -153,7 +150,7 @@ class TaskRunner:
         self._slot, task = slot, None
         try:
             # The same as self._outside_loop, without its calls.
-            task = hide_task(self._outside_loop.loop) if _HIDES_TASKS else None
+            task = hide_task(self._outside_loop.loop) if HIDES_TASKS else None
             _set_running_loop(None)
             if type(args) is LazyPickle:
                 args = self._read_arguments(number, args)
@@ -182,7 +179,7 @@ class TaskRunner:
             return None
         self._slot, task = slot, None
         try:
-            task = hide_task(self._outside_loop.loop) if _HIDES_TASKS else None
+            task = hide_task(self._outside_loop.loop) if HIDES_TASKS else None
             _set_running_loop(None)
             args, kwargs = self._read_arguments(number, arguments) if type(arguments) is LazyPickle else arguments
             result = self._functions[number](*args, **kwargs)

@@ -87,8 +87,8 @@ pub struct Members<W, L> {
     self_id: MemberId,
     /// True once this member watches the others.
     watches: AtomicBool,
-    /// True once this member has left, or is about to.
-    has_left: AtomicBool,
+    /// True once this process is no member for the contents.
+    is_detached: AtomicBool,
 }
 
 impl<W: Words, L: MemberLocks> Members<W, L> {
@@ -125,7 +125,7 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
             slot: SLOTS,
             self_id: MemberId(0),
             watches: AtomicBool::new(false),
-            has_left: AtomicBool::new(false),
+            is_detached: AtomicBool::new(false),
         }
     }
 
@@ -267,16 +267,16 @@ impl<W: Words, L: MemberLocks> Members<W, L> {
         self.locks.unlock_slot(slot)
     }
 
-    /// Notes that this process leaves: from now on it is no member for the contents
+    /// Notes that this process is no member for the contents from now on
     /// ([`self_id`](shared_heap::Members::self_id) is 0), because other processes may take its owner locks over.
-    pub fn mark_left(&self) {
+    pub fn detach(&self) {
         // Release: a thread that acquires what a later holder of an owner lock has written sees this.
-        self.has_left.store(true, Ordering::Release);
+        self.is_detached.store(true, Ordering::Release);
     }
 
     /// Frees the slot of this member, and releases its lock: other processes then count it as gone.
     pub fn leave(&self) -> io::Result<()> {
-        self.mark_left();
+        self.detach();
         self.clear(self.slot);
         self.locks.unlock_slot(self.slot)
     }
@@ -321,7 +321,7 @@ impl<W: Words, L: MemberLocks> shared_heap::Members for Members<W, L> {
     #[inline]
     fn self_id(&self) -> u64 {
         // Relaxed: a mark alone, which is stored long after a thread of this process has acquired an owner lock.
-        match self.has_left.load(Ordering::Relaxed) {
+        match self.is_detached.load(Ordering::Relaxed) {
             true => 0,
             false => self.self_id.0,
         }

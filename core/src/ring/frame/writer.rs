@@ -221,9 +221,7 @@ impl<M: RingMemory> FrameWriter<M> {
         while !self.pending.is_empty() {
             // Before the frame is removed: after a violation it stays, and the caller can still end its loans.
             let mut room = self.ring.room()?;
-            let Some(mut frame) = self.pending.pop_front() else {
-                break;
-            };
+            let mut frame = self.pending.pop_front().expect("it is not empty");
             let payload = (*frame.payload).as_ref();
             let need = HEADER + padded(payload.len());
             if room < need && frame.done == 0 && self.grow(need) {

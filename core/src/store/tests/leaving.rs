@@ -18,6 +18,15 @@ impl Members for Leaving {
     }
 }
 
+/// Opens the store as a member that has left once its number is stored as 0.
+fn leaving_store(shared: &Shared) -> (Arc<AtomicU64>, Store<Mapping, Leaving>) {
+    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
+    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
+    let leaving = Leaving(number.clone());
+    let store = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    (number, store)
+}
+
 const NAME: Key<'static> = Key::Immediate(Cell::NONE);
 
 fn large() -> Value<'static> {
@@ -28,10 +37,7 @@ fn large() -> Value<'static> {
 fn a_commit_after_leaving_is_refused_and_others_get_the_lock() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
-    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
-    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
-    let leaving = Leaving(number.clone());
-    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    let (number, theirs) = leaving_store(&shared);
     for is_kept in [true, false] {
         number.store(1 << 32 | 9, Relaxed);
         let (container, item) = (root(&ours), Item::Key(&NAME));
@@ -64,10 +70,7 @@ fn a_read_after_leaving_is_refused_and_others_keep_the_lock() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
     let container = root(&ours);
-    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
-    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
-    let leaving = Leaving(number.clone());
-    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    let (number, theirs) = leaving_store(&shared);
     for is_corrupt in [false, true] {
         number.store(1 << 32 | 9, Relaxed);
         let mut open = None;
@@ -96,10 +99,7 @@ fn a_read_after_leaving_is_refused_and_others_keep_the_lock() {
 fn a_thread_that_waits_for_the_lock_while_its_process_leaves_does_not_get_it() {
     let shared = shared(8 * MIB);
     let ours = store(&shared, US);
-    let number = Arc::new(AtomicU64::new(1 << 32 | 9));
-    let (mapping, file) = (shared.mapping.clone(), shared.file.clone());
-    let leaving = Leaving(number.clone());
-    let theirs = Store::new(mapping, &file, START, shared.max_memory, leaving).unwrap();
+    let (number, theirs) = leaving_store(&shared);
     let open = ours.begin(soon()).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| theirs.begin(soon()).map(|open| theirs.abandon(open)));

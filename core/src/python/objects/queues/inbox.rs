@@ -223,7 +223,7 @@ impl Inbox {
     }
 
     /// Claims the next item, for `limit` nanoseconds if that is not 0; None if there is none. Raises QueueBusy, and
-    /// what `claimed_item` raises.
+    /// the errors of `claimed_item`.
     pub(crate) fn claim_now(
         &self,
         py: Python<'_>,

@@ -36,7 +36,9 @@ pub(super) use with_key;
 /// The attempts of an operation that fails when another member changes the value meanwhile.
 struct Attempts {
     count: usize,
-    /// The end of the busy timeout, in nanoseconds of the clock.
+    /// The busy timeout, in nanoseconds, and its end. It begins after `MIN_ATTEMPTS` attempts, so that an operation that
+    /// succeeds reads no clock.
+    busy_timeout: u64,
     end: u64,
 }
 
@@ -44,14 +46,18 @@ impl Attempts {
     fn begin(store: &OpenStore) -> Self {
         Attempts {
             count: 0,
-            end: deadline_after(store.busy_timeout()),
+            busy_timeout: store.busy_timeout(),
+            end: 0,
         }
     }
 
     /// Returns true before an attempt: the busy timeout has not passed, or there were fewer than `MIN_ATTEMPTS`. Raises
-    /// what a signal handler raises.
+    /// the exception of a signal handler.
     #[inline]
     fn may_go_on(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.count == MIN_ATTEMPTS {
+            self.end = deadline_after(self.busy_timeout);
+        }
         if self.count >= MIN_ATTEMPTS {
             if clock::now() >= self.end {
                 return Ok(false);

@@ -20,6 +20,7 @@ import re
 import tempfile
 import types
 import uuid
+import warnings
 import zoneinfo
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -228,6 +229,12 @@ _BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 _RECORDS = [("a", "<i4"), ("b", ">f8")]
 
 
+def _nat_without_unit() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2.5 wants a unit.
+        return np.datetime64("NaT")
+
+
 def _memmap() -> Any:
     with tempfile.TemporaryFile() as file:
         made = np.memmap(file, np.int32, "w+", shape=(2000,))
@@ -333,7 +340,7 @@ SAMPLES: Final[dict[str, tuple[Callable[[], list[Any]], str | None]]] = {
         lambda: [
             *(np.int64(1), np.float64(1.5), np.float64(math.nan), np.float32(0.5), np.bool(True), np.str_("x")),
             *(np.bytes_(b"x"), np.complex64(1j), np.longdouble(1) / 3, np.datetime64("2020-01-01T00:00:00.123456789")),
-            *(np.datetime64("NaT"), np.timedelta64(5, "ns"), np.timedelta64(5, "M"), np.zeros(1, _RECORDS)[0]),
+            *(_nat_without_unit(), np.timedelta64(5, "ns"), np.timedelta64(5, "M"), np.zeros(1, _RECORDS)[0]),
             *(np.rec.array([(1, 2.0)], dtype=_RECORDS)[0], np.longlong(-3), np.ulonglong(1 << 63)),
         ],
         None,
